@@ -1,0 +1,79 @@
+//! Names of the figures that a node exports at `/metrics`, and what they mean.
+//!
+//! Names follow vLLM's where the meaning is the same, so that existing dashboards work; ours begin with `actor_node_`.
+
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+
+/// HTTP requests answered. Labels: `path`, `status`.
+pub const HTTP_REQUESTS: &str = "actor_node_http_requests_total";
+/// Generation requests by how they ended. Label `outcome`: `success`, `cancelled`, `worker_lost`, `overloaded`, …
+pub const REQUESTS: &str = "actor_node_requests_total";
+/// Panics of background tasks. Label `task`.
+pub const TASK_PANICS: &str = "actor_node_task_panics_total";
+/// Restarts of supervised actors. Label `actor`.
+pub const RESTARTS: &str = "actor_node_actor_restarts_total";
+/// Broken invariants seen in the cores.
+pub const BROKEN_INVARIANTS: &str = "actor_node_broken_invariants_total";
+/// Sessions that live at the gateway.
+pub const SESSIONS: &str = "actor_node_gateway_sessions";
+/// Sequences being computed.
+pub const RUNNING: &str = "vllm:num_requests_running";
+/// Requests waiting at the worker.
+pub const WAITING: &str = "vllm:num_requests_waiting";
+/// Share of KV pages in use, 0 to 1.
+pub const KV_USAGE: &str = "vllm:kv_cache_usage_perc";
+/// KV pages held by sequences.
+pub const KV_PAGES_USED: &str = "actor_node_kv_pages_used";
+/// KV pages with reusable content that no sequence holds.
+pub const KV_PAGES_CACHED: &str = "actor_node_kv_pages_cached";
+/// KV pages in all.
+pub const KV_PAGES_TOTAL: &str = "actor_node_kv_pages_total";
+/// Prompt tokens looked up in the prefix cache.
+pub const PREFIX_QUERIES: &str = "vllm:prefix_cache_queries_total";
+/// Prompt tokens found in the prefix cache.
+pub const PREFIX_HITS: &str = "vllm:prefix_cache_hits_total";
+/// Prompt tokens received.
+pub const PROMPT_TOKENS: &str = "vllm:prompt_tokens_total";
+/// Tokens generated.
+pub const GENERATION_TOKENS: &str = "vllm:generation_tokens_total";
+/// Tokens computed in prefill, recomputation included.
+pub const PREFILLED_TOKENS: &str = "actor_node_prefilled_tokens_total";
+/// Sequences that lost their pages to others.
+pub const PREEMPTIONS: &str = "vllm:num_preemptions_total";
+/// Time to first token.
+pub const TTFT: &str = "vllm:time_to_first_token_seconds";
+/// Time between tokens of a stream.
+pub const INTER_TOKEN: &str = "vllm:inter_token_latency_seconds";
+/// Time from request to last token.
+pub const E2E: &str = "vllm:e2e_request_latency_seconds";
+/// Duration of engine steps.
+pub const STEP: &str = "actor_node_engine_step_seconds";
+/// Tokens in an engine step.
+pub const STEP_TOKENS: &str = "actor_node_engine_step_tokens";
+
+/// Registers the descriptions; called once, before anything is recorded.
+pub fn describe() {
+    describe_counter!(HTTP_REQUESTS, "HTTP requests answered, by path and status");
+    describe_counter!(REQUESTS, "Generation requests, by outcome");
+    describe_counter!(TASK_PANICS, "Panics of background tasks, by task");
+    describe_counter!(RESTARTS, "Restarts of supervised actors, by actor");
+    describe_counter!(BROKEN_INVARIANTS, "Broken invariants seen in the cores");
+    describe_gauge!(SESSIONS, "Sessions that live at the gateway");
+    describe_gauge!(RUNNING, "Sequences being computed");
+    describe_gauge!(WAITING, "Requests waiting at the worker");
+    describe_gauge!(KV_USAGE, "Share of KV pages in use, 0 to 1");
+    describe_gauge!(KV_PAGES_USED, "KV pages held by sequences");
+    describe_gauge!(KV_PAGES_CACHED, "KV pages with reusable content that no sequence holds");
+    describe_gauge!(KV_PAGES_TOTAL, "KV pages in all");
+    describe_counter!(PREFIX_QUERIES, "Prompt tokens looked up in the prefix cache");
+    describe_counter!(PREFIX_HITS, "Prompt tokens found in the prefix cache");
+    describe_counter!(PROMPT_TOKENS, "Prompt tokens received");
+    describe_counter!(GENERATION_TOKENS, "Tokens generated");
+    describe_counter!(PREFILLED_TOKENS, "Tokens computed in prefill, recomputation included");
+    describe_counter!(PREEMPTIONS, "Sequences that lost their pages to others");
+    describe_histogram!(TTFT, Unit::Seconds, "Time to first token");
+    describe_histogram!(INTER_TOKEN, Unit::Seconds, "Time between tokens of a stream");
+    describe_histogram!(E2E, Unit::Seconds, "Time from request to last token");
+    describe_histogram!(STEP, Unit::Seconds, "Duration of engine steps");
+    describe_histogram!(STEP_TOKENS, Unit::Count, "Tokens in an engine step");
+}

@@ -1,0 +1,28 @@
+//! Every decision of actor-node, and its bookkeeping, as pure state machines.
+//!
+//! The contract of this crate: no clock, no I/O, no tokio, no ractor, no global random numbers. A core is driven by
+//! `&mut self` methods that take `now: Time` and give back a closed enum of effects; the driver (a live actor or the
+//! simulator) carries the effects out and reports what came of them. The same inputs give the same effects, on every
+//! machine and in every run: nothing here iterates a randomly seeded map.
+//!
+//! | core | driven live by | owns |
+//! |---|---|---|
+//! | [`session`] | the session actor at the gateway | one request's phases, retry, resume, cancel, deadline |
+//! | [`placement`] | the controller actor | admission, wait queue, choice, booking, release, losses |
+//! | [`batch`] | the worker's scheduler actor | queues, chunked prefill, token budget, pages, preemption |
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod time;
+
+pub mod kv;
+pub mod request;
+pub mod step;
+
+pub mod batch;
+pub mod placement;
+pub mod session;
+
+pub mod cost;
+pub mod invariant;
+pub mod rng;

@@ -1,0 +1,151 @@
+//! What a request asks of the cluster, as plain data.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use config::ids::{Attempt, ModelId, RequestId};
+
+use crate::kv::PageHash;
+use crate::time::Time;
+
+/// A vocabulary index.
+pub type Token = u32;
+
+/// How a token is drawn from the logits. The draw is counter-based: the random number is a function of
+/// (`seed`, choice, position) alone, so a resumed or migrated request draws the same tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 is greedy; the logits are divided by it otherwise. In `[0, 2]`.
+    pub temperature: f32,
+    /// Nucleus: the smallest set of tokens whose probability reaches this. 1 is off.
+    pub top_p: f32,
+    /// Only the `top_k` likeliest tokens; 0 is off.
+    pub top_k: u32,
+    /// Only tokens at least this fraction as likely as the likeliest; 0 is off.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of every token of prompt and output (CTRL); 1 is off.
+    pub repetition_penalty: f32,
+    /// Subtracted once from the logit of every token that the output holds (OpenAI); 0 is off.
+    pub presence_penalty: f32,
+    /// Subtracted from a token's logit once for each time that the output holds it (OpenAI); 0 is off.
+    pub frequency_penalty: f32,
+    /// Added to the logits of these tokens.
+    pub logit_bias: Vec<(Token, f32)>,
+    /// Seed of the draw; the gateway draws one where the client set none.
+    pub seed: u64,
+    /// Report the log-probability of the drawn token and of this many of the likeliest.
+    pub logprobs: Option<u8>,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            seed: 0,
+            logprobs: None,
+        }
+    }
+}
+
+impl Sampling {
+    /// Whether the draw looks at the tokens before it.
+    #[must_use]
+    pub fn needs_history(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+}
+
+/// A small typed hint on a request (`priority: 5`), read by policies.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prop {
+    /// A whole number.
+    Int(i64),
+    /// A number with a fraction.
+    Float(f64),
+    /// A flag.
+    Bool(bool),
+    /// A short text.
+    Text(String),
+}
+
+/// The hints of one request, by name.
+pub type Props = BTreeMap<String, Prop>;
+
+/// One prompt with one or more choices to generate from it: the unit that is placed and scheduled.
+#[derive(Clone, Debug)]
+pub struct RequestSpec {
+    /// Unique in the cluster and over restarts; never the client's own id.
+    pub id: RequestId,
+    /// Counts placements of this request. Whatever a worker sends back carries it, so that leftovers of an earlier
+    /// attempt are told apart.
+    pub attempt: Attempt,
+    /// The model asked for.
+    pub model: ModelId,
+    /// The prompt's tokens. Not empty.
+    pub prompt: Arc<[Token]>,
+    /// Hashes of the prompt's full pages, in order ([`crate::kv::page_hashes`]).
+    pub hashes: Arc<[PageHash]>,
+    /// Tokens that each choice has produced in an earlier attempt (they were or will be delivered already and are not
+    /// sampled again); one entry a choice, in choice order. Empty entries on a first attempt.
+    pub resumed: Vec<ResumedChoice>,
+    /// How many tokens each choice may produce in all, those in `resumed` included.
+    pub max_tokens: u32,
+    /// Tokens that end a choice; they are counted but not shown.
+    pub end_tokens: Arc<[Token]>,
+    /// Generate past end tokens (benchmarks).
+    pub ignore_end: bool,
+    /// How tokens are drawn.
+    pub sampling: Arc<Sampling>,
+    /// Report log-probabilities of the prompt's own tokens too (completions with `echo` and `logprobs`). The prompt is
+    /// then computed in full, without reuse of cached pages, since a cached page has no logits.
+    pub prompt_logprobs: bool,
+    /// Hints for policies.
+    pub props: Arc<Props>,
+    /// When the gateway gives up on the request.
+    pub deadline: Time,
+}
+
+/// A choice as an earlier attempt left it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResumedChoice {
+    /// Tokens produced so far, in order.
+    pub tokens: Vec<Token>,
+    /// The choice had ended; nothing more is generated for it.
+    pub ended: bool,
+}
+
+impl RequestSpec {
+    /// How many choices are generated from the prompt.
+    #[must_use]
+    pub fn choices(&self) -> usize {
+        self.resumed.len()
+    }
+}
+
+/// Why a choice ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Finish {
+    /// An end token.
+    EndToken,
+    /// `max_tokens` or the model's window was reached.
+    Length,
+    /// A stop string; found by the gateway, which sees text.
+    StopString,
+}
+
+/// The log-probability of a token and of the likeliest ones at its position.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Logprobs {
+    /// Natural log-probability of the token itself, under the distribution after penalties and temperature are left
+    /// out (the model's own). May be negative infinity.
+    pub own: f32,
+    /// The likeliest tokens with theirs, likeliest first; ties by lower token.
+    pub top: Vec<(Token, f32)>,
+}
