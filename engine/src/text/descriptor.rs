@@ -1,0 +1,53 @@
+//! Plain data from which text handling is rebuilt anywhere.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::TextError;
+use crate::gguf::GgufFile;
+
+/// A named chat template, as Hugging Face keeps them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedTemplate {
+    /// `default`, `tool_use`, …
+    pub name: String,
+    /// Jinja source.
+    pub source: String,
+}
+
+/// All that text handling needs of a model. Serializable; a few MB, most of it the vocabulary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TextDescriptor {
+    /// The tokenizer in the format of `tokenizer.json`.
+    pub tokenizer_json: String,
+    /// Chat templates; empty when the model has none.
+    pub templates: Vec<NamedTemplate>,
+    /// Begin-of-sequence token.
+    pub bos: Option<u32>,
+    /// End-of-sequence token, the one templates call `eos_token`.
+    pub eos: Option<u32>,
+    /// Every token that ends a generation (eos, end of turn, the list of `generation_config.json`), ascending.
+    pub end_ids: Vec<u32>,
+    /// Prompts start with `bos`.
+    pub add_bos: bool,
+    /// Control tokens, ascending: never made from user text, not shown in output.
+    pub special_ids: Vec<u32>,
+    /// Token ids run from 0 to this, exclusive.
+    pub vocab_size: usize,
+    /// Things the operator should know, logged at start.
+    pub warnings: Vec<String>,
+}
+
+impl TextDescriptor {
+    /// From the metadata of a GGUF file alone.
+    pub fn from_gguf(_file: &GgufFile) -> Result<Self, TextError> {
+        todo!()
+    }
+
+    /// From a Hugging Face directory: `tokenizer.json`, and where present `tokenizer_config.json`,
+    /// `generation_config.json`, `config.json` and `chat_template.jinja`.
+    pub fn from_hf_dir(_dir: &Path) -> Result<Self, TextError> {
+        todo!()
+    }
+}
