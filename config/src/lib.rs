@@ -1,0 +1,41 @@
+//! What all crates share: the ids, the roles, and the configuration as one typed tree.
+//!
+//! A value comes from, the later winning: the defaults in the section structs, a TOML file, the environment
+//! (`ACTOR_NODE_SECTION__KEY`), the command line. [`load`] is the one path from these to a validated [`Config`].
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod cli;
+pub mod controller;
+pub mod engine;
+pub mod error;
+pub mod gateway;
+pub mod http;
+pub mod ids;
+pub mod load;
+pub mod log;
+pub mod model;
+pub mod node;
+pub mod role;
+pub mod runtime;
+pub mod tree;
+pub mod units;
+
+mod keys;
+mod optional;
+
+pub use cli::{Cli, Command, Exit, ModelCommand, Overrides, SimArgs};
+pub use controller::{Choice, ControllerConfig};
+pub use engine::{Device, EngineConfig, EngineKind, FakeConfig, KvDtype};
+pub use error::ConfigError;
+pub use gateway::GatewayConfig;
+pub use http::HttpConfig;
+pub use load::{Environment, load};
+pub use log::{LogConfig, LogFormat};
+pub use model::{Dtype, Isq, ModelConfig};
+pub use node::NodeConfig;
+pub use role::{Role, RoleSet};
+pub use runtime::RuntimeConfig;
+pub use tree::Config;
+pub use units::{Dur, Size};

@@ -1,0 +1,34 @@
+//! `[node]`: who this process is.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{ConfigError, check};
+use crate::role::RoleSet;
+
+/// Who this process is and what it does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct NodeConfig {
+    /// The node's name in logs, metrics and ids; 1 to 64 letters, digits, `-`, `_` or `.`. Default `node`.
+    pub name: String,
+    /// `all` (default) or a comma-separated list of `gateway`, `controller`, `worker`, `pool`.
+    pub roles: RoleSet,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self { name: "node".to_owned(), roles: RoleSet::all() }
+    }
+}
+
+impl NodeConfig {
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        check(
+            (1..=64).contains(&self.name.len()) && self.name.bytes().all(plain),
+            "node.name",
+            &self.name,
+            "use 1 to 64 letters, digits, `-`, `_` or `.`",
+        )
+    }
+}

@@ -1,0 +1,51 @@
+//! `[runtime]`: how a worker batches.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{ConfigError, check};
+
+/// The worker's scheduler.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RuntimeConfig {
+    /// Tokens computed in one step, prompt chunks and decoded tokens together. Smaller keeps inter-token latency even,
+    /// larger makes prefill faster. Default 512.
+    pub max_batch_tokens: usize,
+    /// Sequences in work at once; at most `max-batch-tokens`, since each may decode in a step. Default 256.
+    pub max_running: usize,
+    /// Sequences that wait for a place at a worker; more are refused. Default 1024.
+    pub max_waiting: usize,
+    /// Whether full KV pages are kept after a request and reused by prompts that begin alike. Default true.
+    pub prefix_cache: bool,
+    /// The share of pages, 0 to 0.5, that admission leaves free for running sequences to grow into. Default 0.01.
+    pub watermark: f64,
+}
+
+impl Default for RuntimeConfig {
+    fn default() -> Self {
+        Self {
+            max_batch_tokens: 512,
+            max_running: 256,
+            max_waiting: 1024,
+            prefix_cache: true,
+            watermark: 0.01,
+        }
+    }
+}
+
+impl RuntimeConfig {
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        check(
+            (16..=65_536).contains(&self.max_batch_tokens),
+            "runtime.max-batch-tokens",
+            self.max_batch_tokens,
+            "use 16 to 65536",
+        )?;
+        if !(1..=self.max_batch_tokens).contains(&self.max_running) {
+            let reason = format!("use 1 to runtime.max-batch-tokens (now {})", self.max_batch_tokens);
+            return Err(ConfigError::invalid("runtime.max-running", self.max_running, reason));
+        }
+        check(self.max_waiting > 0, "runtime.max-waiting", self.max_waiting, "use at least 1")?;
+        check((0.0..=0.5).contains(&self.watermark), "runtime.watermark", self.watermark, "use 0.0 to 0.5")
+    }
+}

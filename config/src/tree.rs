@@ -1,0 +1,60 @@
+//! The whole configuration: one section a file, one struct a section.
+
+use serde::{Deserialize, Serialize};
+
+use crate::controller::ControllerConfig;
+use crate::engine::EngineConfig;
+use crate::error::ConfigError;
+use crate::gateway::GatewayConfig;
+use crate::http::HttpConfig;
+use crate::log::LogConfig;
+use crate::model::ModelConfig;
+use crate::node::NodeConfig;
+use crate::runtime::RuntimeConfig;
+
+/// Every setting of a node. `Config::default()` is valid and serves.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    /// Who this process is.
+    pub node: NodeConfig,
+    /// The HTTP listener.
+    pub http: HttpConfig,
+    /// Logging.
+    pub log: LogConfig,
+    /// The model.
+    pub model: ModelConfig,
+    /// The engine.
+    pub engine: EngineConfig,
+    /// The worker's scheduler.
+    pub runtime: RuntimeConfig,
+    /// Limits on a request.
+    pub gateway: GatewayConfig,
+    /// Admission and placement.
+    pub controller: ControllerConfig,
+}
+
+impl Config {
+    /// Checks every value against its range and those it depends on.
+    ///
+    /// # Errors
+    /// The first value that is not allowed, with its key and the rule.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        self.node.validate()?;
+        self.http.validate()?;
+        self.log.validate()?;
+        self.model.validate()?;
+        self.engine.validate()?;
+        self.runtime.validate()?;
+        self.gateway.validate()?;
+        self.controller.validate()
+    }
+
+    /// The tree as TOML with every key present, which reads back as the same tree (`--dump-config`).
+    ///
+    /// # Errors
+    /// A path that is not UTF-8 or a number beyond TOML's 63 bits; a tree made by [`crate::load`] holds neither.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(self)
+    }
+}
