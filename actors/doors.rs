@@ -13,7 +13,7 @@ use policies::batch::{BatchEffect, BatchLoad, Refusal};
 use policies::placement::{PlaceRequest, PlacementEffect, WorkerInfo, WorkerView};
 use policies::request::RequestSpec;
 use policies::time::Span;
-use ractor::{ActorRef, RpcReplyPort};
+use ractor::{ActorRef, DerivedActorRef, RpcReplyPort};
 
 /// What a gateway's door takes.
 #[derive(Debug)]
@@ -152,6 +152,8 @@ pub struct WorkerStats {
 }
 
 /// Finds the actor behind an address. One per node, shared by its roles.
+///
+/// Gateways and workers are kept as derived references: their actors take messages of their own besides the door's.
 #[derive(Clone, Debug, Default)]
 pub struct Doors {
     known: Arc<RwLock<Known>>,
@@ -159,19 +161,19 @@ pub struct Doors {
 
 #[derive(Debug, Default)]
 struct Known {
-    gateways: BTreeMap<NodeId, ActorRef<GatewayMsg>>,
-    workers: BTreeMap<WorkerId, ActorRef<WorkerMsg>>,
+    gateways: BTreeMap<NodeId, DerivedActorRef<GatewayMsg>>,
+    workers: BTreeMap<WorkerId, DerivedActorRef<WorkerMsg>>,
     controller: Option<ActorRef<ControllerMsg>>,
 }
 
 impl Doors {
     /// Makes a gateway reachable.
-    pub fn add_gateway(&self, id: NodeId, door: ActorRef<GatewayMsg>) {
+    pub fn add_gateway(&self, id: NodeId, door: DerivedActorRef<GatewayMsg>) {
         self.write(|known| known.gateways.insert(id, door));
     }
 
     /// Makes a worker reachable.
-    pub fn add_worker(&self, id: WorkerId, door: ActorRef<WorkerMsg>) {
+    pub fn add_worker(&self, id: WorkerId, door: DerivedActorRef<WorkerMsg>) {
         self.write(|known| known.workers.insert(id, door));
     }
 
@@ -187,25 +189,25 @@ impl Doors {
 
     /// Sends to a gateway; false when there is none or its mailbox is closed.
     pub fn to_gateway(&self, id: &NodeId, message: GatewayMsg) -> bool {
-        self.read(|known| known.gateways.get(id).cloned()).is_some_and(|door| door.cast(message).is_ok())
+        self.read(|known| known.gateways.get(id).cloned()).is_some_and(|door| door.send_message(message).is_ok())
     }
 
     /// Sends to every gateway.
     pub fn to_gateways(&self, mut message: impl FnMut() -> GatewayMsg) {
         for door in self.read(|known| known.gateways.values().cloned().collect::<Vec<_>>()) {
             // A gateway that is stopping needs no news.
-            let _ = door.cast(message());
+            let _ = door.send_message(message());
         }
     }
 
     /// Sends to a worker; false when there is none or its mailbox is closed.
     pub fn to_worker(&self, id: &WorkerId, message: WorkerMsg) -> bool {
-        self.read(|known| known.workers.get(id).cloned()).is_some_and(|door| door.cast(message).is_ok())
+        self.read(|known| known.workers.get(id).cloned()).is_some_and(|door| door.send_message(message).is_ok())
     }
 
     /// Sends to the controller; false when there is none or its mailbox is closed.
     pub fn to_controller(&self, message: ControllerMsg) -> bool {
-        self.read(|known| known.controller.clone()).is_some_and(|door| door.cast(message).is_ok())
+        self.read(|known| known.controller.clone()).is_some_and(|door| door.send_message(message).is_ok())
     }
 
     /// The controller's door, for questions.
@@ -216,7 +218,7 @@ impl Doors {
 
     /// The workers' doors, for questions.
     #[must_use]
-    pub fn workers(&self) -> Vec<(WorkerId, ActorRef<WorkerMsg>)> {
+    pub fn workers(&self) -> Vec<(WorkerId, DerivedActorRef<WorkerMsg>)> {
         self.read(|known| known.workers.iter().map(|(id, door)| (id.clone(), door.clone())).collect())
     }
 

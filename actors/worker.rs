@@ -1,0 +1,355 @@
+//! Worker role: loads the model, then serves requests through a scheduler.
+//!
+//! The worker actor is the role's door and its supervisor. Under it: the scheduler actor ([`scheduler`]) around the
+//! batch core, which drives an engine on a thread of its own; or, for the whole mistral.rs engine, the bridge actor
+//! ([`whole`]). Loading runs off the async threads, so that the node answers while it lasts. When the scheduler or the
+//! engine fails, its requests are reported lost (their sessions go elsewhere), and the engine is loaded again under a
+//! new incarnation, with backoff.
+
+pub mod load;
+pub mod scheduler;
+pub mod whole;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use config::Config;
+use config::ids::{NodeId, WorkerId};
+use engine::{EngineError, ModelCard};
+use policies::placement::WorkerInfo;
+use policies::time::{Span, Time};
+use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+
+use crate::clock;
+use crate::doors::{ControllerMsg, Doors, GatewayMsg, WorkerMsg, WorkerStats};
+use crate::supervise::{Backoff, TaskKind, spawn};
+use crate::worker::load::{Executor, Loaded};
+use crate::worker::scheduler::{Scheduler, SchedulerArgs, SchedulerMsg};
+use crate::worker::whole::{Whole, WholeArgs};
+
+/// How often the watchdog looks at the step under way.
+const WATCH: Duration = Duration::from_millis(500);
+
+/// What the node has to know about its worker, for readiness and for a failed start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkerHealth {
+    /// The model is being fetched or loaded.
+    Loading,
+    /// Requests are taken.
+    Ready,
+    /// The engine failed after it had been ready and is being loaded again.
+    Restarting(String),
+    /// A step has been running for longer than `engine.stall-after` while work is there.
+    Stalled(Span),
+    /// Nothing new is taken.
+    Draining,
+    /// The first load failed: the configuration or the model has to change.
+    Failed(String),
+}
+
+/// What a worker is started with.
+#[derive(Clone, Debug)]
+pub struct WorkerArgs {
+    /// The node's name.
+    pub node: NodeId,
+    /// First incarnation; grows with each reload.
+    pub incarnation: u64,
+    /// The node's doors.
+    pub doors: Doors,
+    /// The effective configuration.
+    pub config: Arc<Config>,
+    /// Where health is published.
+    pub health: watch::Sender<WorkerHealth>,
+}
+
+/// The worker of a node.
+#[derive(Debug)]
+pub struct Worker;
+
+/// Messages of the worker actor: the door's and its own.
+#[derive(Debug)]
+pub enum Msg {
+    /// From another role.
+    Door(WorkerMsg),
+    /// The loader has ended.
+    Loaded(Box<Result<Loaded, EngineError>>),
+    /// Time to try again.
+    Reload,
+    /// Time to look at the step under way.
+    Watch,
+    /// The controller is new and knows nobody.
+    Announce,
+}
+
+impl From<WorkerMsg> for Msg {
+    fn from(message: WorkerMsg) -> Self {
+        Self::Door(message)
+    }
+}
+
+impl TryFrom<Msg> for WorkerMsg {
+    type Error = Msg;
+
+    fn try_from(message: Msg) -> Result<Self, Msg> {
+        match message {
+            Msg::Door(message) => Ok(message),
+            own => Err(own),
+        }
+    }
+}
+
+/// The worker's mutable state.
+#[derive(Debug)]
+pub struct WorkerState {
+    args: WorkerArgs,
+    id: WorkerId,
+    serving: Option<Serving>,
+    backoff: Backoff,
+    restarts: u32,
+    draining: bool,
+    was_ready: bool,
+}
+
+/// What serves once the model is there.
+#[derive(Debug)]
+struct Serving {
+    child: ActorRef<SchedulerMsg>,
+    info: WorkerInfo,
+    card: Arc<ModelCard>,
+    age: load::StepAge,
+}
+
+impl Actor for Worker {
+    type Msg = Msg;
+    type State = WorkerState;
+    type Arguments = WorkerArgs;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Msg>,
+        args: WorkerArgs,
+    ) -> Result<WorkerState, ActorProcessingErr> {
+        let id = WorkerId::new(args.node.clone(), args.incarnation);
+        let state = WorkerState {
+            args,
+            id,
+            serving: None,
+            backoff: Backoff::default(),
+            restarts: 0,
+            draining: false,
+            was_ready: false,
+        };
+        state.start_loading(&myself);
+        myself.send_interval(WATCH, || Msg::Watch);
+        Ok(state)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Msg>,
+        message: Msg,
+        state: &mut WorkerState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            Msg::Door(message) => state.door(message),
+            Msg::Loaded(result) => state.loaded(&myself, *result).await?,
+            Msg::Reload => state.start_loading(&myself),
+            Msg::Watch => state.watch(),
+            Msg::Announce => state.announce(),
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<Msg>,
+        event: SupervisionEvent,
+        state: &mut WorkerState,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorFailed(_, reason) => state.lost_engine(&myself, &reason.to_string()),
+            SupervisionEvent::ActorTerminated(_, _, reason) if state.serving.is_some() => {
+                state.lost_engine(&myself, &reason.unwrap_or_else(|| "the scheduler ended".to_owned()));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn post_stop(&self, _: ActorRef<Msg>, state: &mut WorkerState) -> Result<(), ActorProcessingErr> {
+        state.withdraw();
+        Ok(())
+    }
+}
+
+impl WorkerState {
+    fn set_health(&self, health: WorkerHealth) {
+        self.args.health.send_if_modified(|now| {
+            let changed = *now != health;
+            *now = health;
+            changed
+        });
+    }
+
+    fn start_loading(&self, myself: &ActorRef<Msg>) {
+        let (config, runtime, worker) =
+            (self.args.config.clone(), tokio::runtime::Handle::current(), myself.clone());
+        spawn(TaskKind::Role, "load-model", async move {
+            let loading = tokio::task::spawn_blocking(move || load::load(&config, &runtime)).await;
+            let result = loading.unwrap_or_else(|e| Err(EngineError::Load(format!("loading the model panicked: {e}"))));
+            // A worker that has stopped meanwhile needs no model.
+            let _ = worker.cast(Msg::Loaded(Box::new(result)));
+        });
+    }
+
+    async fn loaded(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        result: Result<Loaded, EngineError>,
+    ) -> Result<(), ActorProcessingErr> {
+        let Loaded { executor, card, batch, max_requests } = match result {
+            Ok(loaded) => loaded,
+            Err(e) if !self.was_ready => {
+                error!(error = %e, "the model cannot be served");
+                self.set_health(WorkerHealth::Failed(e.to_string()));
+                return Ok(());
+            }
+            Err(e) => {
+                self.retry(myself, &e.to_string());
+                return Ok(());
+            }
+        };
+        let info = WorkerInfo {
+            id: self.id.clone(),
+            models: vec![card.name.as_str().into()],
+            max_context: card.max_context,
+            max_requests,
+        };
+        let (doors, worker) = (self.args.doors.clone(), self.id.clone());
+        let (child, age) = match executor {
+            Executor::Steps(engine) => {
+                let age = load::StepAge::default();
+                let args = SchedulerArgs { doors, worker, batch, engine, age: age.clone() };
+                (Actor::spawn_linked(None, Scheduler, args, myself.get_cell()).await?.0, age)
+            }
+            Executor::Requests(engine) => {
+                let args = WholeArgs { doors, worker, engine };
+                (Actor::spawn_linked(None, Whole, args, myself.get_cell()).await?.0, load::StepAge::default())
+            }
+        };
+        self.serving = Some(Serving { child, info, card, age });
+        self.was_ready = true;
+        self.args.doors.add_worker(self.id.clone(), myself.get_derived());
+        self.set_health(if self.draining { WorkerHealth::Draining } else { WorkerHealth::Ready });
+        self.announce();
+        Ok(())
+    }
+
+    fn announce(&self) {
+        let Some(serving) = &self.serving else { return };
+        if !self.draining {
+            let (info, card) = (serving.info.clone(), serving.card.clone());
+            self.args.doors.to_controller(ControllerMsg::WorkerJoined { info, card });
+        }
+    }
+
+    fn door(&mut self, message: WorkerMsg) {
+        match message {
+            WorkerMsg::Drain => {
+                self.draining = true;
+                self.set_health(WorkerHealth::Draining);
+                self.args.doors.to_controller(ControllerMsg::WorkerDraining(self.id.clone()));
+                self.forward(SchedulerMsg::Drain);
+            }
+            WorkerMsg::Observe(reply) => {
+                let base = WorkerStats {
+                    ready: self.serving.is_some() && !self.draining,
+                    draining: self.draining,
+                    step_age: self.serving.as_ref().and_then(|s| s.age.get(clock::now())),
+                    restarts: self.restarts,
+                    ..WorkerStats::default()
+                };
+                match &self.serving {
+                    Some(serving) => {
+                        // A scheduler that has just died drops the port, and the caller sees that.
+                        let _ = serving.child.cast(SchedulerMsg::Observe { base, reply });
+                    }
+                    None => {
+                        let _ = reply.send(base);
+                    }
+                }
+            }
+            WorkerMsg::Submit { gateway, spec } => match &self.serving {
+                Some(serving) => {
+                    // If the scheduler has died, its supervision event is on its way and reports all requests lost.
+                    let _ = serving.child.cast(SchedulerMsg::Submit { gateway, spec });
+                }
+                None => {
+                    self.args.doors.to_gateway(&gateway, GatewayMsg::WorkerLost(self.id.clone()));
+                }
+            },
+            WorkerMsg::Cancel { request, attempt } => self.forward(SchedulerMsg::Cancel { request, attempt }),
+            WorkerMsg::CancelChoice { request, attempt, choice } => {
+                self.forward(SchedulerMsg::CancelChoice { request, attempt, choice });
+            }
+        }
+    }
+
+    fn forward(&self, message: SchedulerMsg) {
+        if let Some(serving) = &self.serving {
+            let _ = serving.child.cast(message);
+        }
+    }
+
+    /// Takes the worker out of placement and tells the gateways that what it ran is lost.
+    fn withdraw(&mut self) {
+        if self.serving.take().is_some() {
+            self.args.doors.remove_worker(&self.id);
+            self.args.doors.to_controller(ControllerMsg::WorkerLeft(self.id.clone()));
+            self.args.doors.to_gateways(|| GatewayMsg::WorkerLost(self.id.clone()));
+        }
+    }
+
+    fn lost_engine(&mut self, myself: &ActorRef<Msg>, reason: &str) {
+        self.withdraw();
+        self.retry(myself, reason);
+    }
+
+    fn retry(&mut self, myself: &ActorRef<Msg>, reason: &str) {
+        let delay = self.backoff.next_delay();
+        error!(reason, retry_in = ?delay, "the engine is lost; loading it again");
+        metrics::counter!(crate::metrics::RESTARTS, "actor" => "scheduler").increment(1);
+        self.restarts += 1;
+        self.id.incarnation += 1;
+        self.set_health(WorkerHealth::Restarting(reason.to_owned()));
+        myself.send_after(delay, || Msg::Reload);
+    }
+
+    /// Notices a step that does not end: the process looks alive, and its clients wait for ever.
+    fn watch(&mut self) {
+        let Some(serving) = &self.serving else { return };
+        let limit = Span::from(Duration::from(self.args.config.engine.stall_after));
+        let age = serving.age.get(clock::now()).unwrap_or(Span::ZERO);
+        if age > limit {
+            warn!(age = %age, limit = %limit, "the engine's step does not end");
+            self.set_health(WorkerHealth::Stalled(limit));
+            // Nobody can stop the engine's thread, but its clients need not wait for it.
+            let id = self.id.clone();
+            self.args.doors.to_controller(ControllerMsg::WorkerLeft(id.clone()));
+            self.args.doors.to_gateways(|| GatewayMsg::WorkerLost(id.clone()));
+        } else if matches!(*self.args.health.borrow(), WorkerHealth::Stalled(_)) {
+            info!("the engine answers again");
+            self.set_health(if self.draining { WorkerHealth::Draining } else { WorkerHealth::Ready });
+            self.announce();
+        }
+    }
+}
+
+/// When a step began, shared between the scheduler (which sets it) and the watchdog.
+impl load::StepAge {
+    fn get(&self, now: Time) -> Option<Span> {
+        self.began().map(|began| now.since(began))
+    }
+}

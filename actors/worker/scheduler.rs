@@ -1,0 +1,298 @@
+//! The scheduler actor: the batch core on one side, the engine's thread on the other.
+//!
+//! One step is in flight at most. Its report comes as a message; the core turns it into events, which leave as one
+//! message a gateway, and the next plan goes to the engine before anything else is handled.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use config::ids::{Attempt, NodeId, RequestId, WorkerId};
+use engine::host::{EngineHost, StepReport};
+use engine::{Engine, EngineError};
+use policies::batch::{Batch, BatchConfig, BatchEffect, BatchLoad};
+use policies::invariant;
+use policies::request::RequestSpec;
+use policies::time::{Span, Time};
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use tracing::{debug, error, info};
+
+use crate::clock;
+use crate::doors::{ControllerMsg, Doors, GatewayMsg, WorkerStats};
+use crate::worker::load::StepAge;
+
+/// The controller hears about load at most this often, except when the worker falls idle.
+const LOAD_EVERY: Span = Span::from_millis(50);
+/// Waiting requests are looked at for their deadline at least this often.
+const TICK: Duration = Duration::from_millis(250);
+
+/// The scheduler of a worker.
+#[derive(Debug)]
+pub struct Scheduler;
+
+/// What a scheduler is started with.
+#[derive(Debug)]
+pub struct SchedulerArgs {
+    /// The node's doors.
+    pub doors: Doors,
+    /// The worker that it schedules for.
+    pub worker: WorkerId,
+    /// Limits.
+    pub batch: BatchConfig,
+    /// The engine; moves to its own thread.
+    pub engine: Box<dyn Engine>,
+    /// Where the watchdog reads how long the step under way has been running.
+    pub age: StepAge,
+}
+
+/// What a scheduler takes, from its worker and from its engine.
+#[derive(Debug)]
+pub enum SchedulerMsg {
+    /// Run a request.
+    Submit {
+        /// Who asks.
+        gateway: NodeId,
+        /// What.
+        spec: Box<RequestSpec>,
+    },
+    /// Stop an attempt.
+    Cancel {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
+    },
+    /// Stop one choice.
+    CancelChoice {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
+        /// The choice.
+        choice: u32,
+    },
+    /// The engine has ended a step.
+    Step(StepReport),
+    /// The whole mistral.rs engine produced events ([`super::whole`] alone).
+    Events(Vec<BatchEffect>),
+    /// Take nothing new.
+    Drain,
+    /// Look at the deadlines of what waits.
+    Tick,
+    /// Fill in the load and answer.
+    Observe {
+        /// What the worker knows.
+        base: WorkerStats,
+        /// Where to.
+        reply: RpcReplyPort<WorkerStats>,
+    },
+}
+
+/// The scheduler's mutable state.
+#[derive(Debug)]
+pub struct SchedulerState {
+    outbox: Outbox,
+    core: Batch,
+    host: EngineHost,
+    age: StepAge,
+}
+
+impl Actor for Scheduler {
+    type Msg = SchedulerMsg;
+    type State = SchedulerState;
+    type Arguments = SchedulerArgs;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<SchedulerMsg>,
+        args: SchedulerArgs,
+    ) -> Result<SchedulerState, ActorProcessingErr> {
+        let scheduler = myself.clone();
+        let host = EngineHost::start(
+            args.engine,
+            Box::new(move |report| {
+                // After the scheduler's end nobody needs the report.
+                let _ = scheduler.cast(SchedulerMsg::Step(report));
+            }),
+        )?;
+        myself.send_interval(TICK, || SchedulerMsg::Tick);
+        Ok(SchedulerState {
+            outbox: Outbox::new(args.doors, args.worker),
+            core: Batch::new(args.batch),
+            host,
+            age: args.age,
+        })
+    }
+
+    async fn handle(
+        &self,
+        _myself: ActorRef<SchedulerMsg>,
+        message: SchedulerMsg,
+        state: &mut SchedulerState,
+    ) -> Result<(), ActorProcessingErr> {
+        state.handle(message)
+    }
+}
+
+impl SchedulerState {
+    fn handle(&mut self, message: SchedulerMsg) -> Result<(), ActorProcessingErr> {
+        let now = clock::now();
+        let mut effects = Vec::new();
+        match message {
+            SchedulerMsg::Submit { gateway, spec } => {
+                let (request, attempt) = (spec.id, spec.attempt);
+                let result = self.core.submit(now, *spec, &mut effects);
+                debug!(request = %request, attempt = %attempt, ?result, "submitted");
+                self.outbox.admitted(gateway, request, attempt, result);
+            }
+            SchedulerMsg::Cancel { request, attempt } => {
+                self.core.cancel(now, request, attempt);
+                self.outbox.forget(request, attempt);
+            }
+            SchedulerMsg::CancelChoice { request, attempt, choice } => {
+                self.core.cancel_choice(now, request, attempt, choice, &mut effects);
+            }
+            SchedulerMsg::Step(StepReport { step, result }) => {
+                self.age.clear();
+                match result {
+                    Ok(outcome) => {
+                        metrics::histogram!(crate::metrics::STEP).record(outcome.took.as_secs_f64());
+                        self.core.complete(now, &outcome, &mut effects);
+                    }
+                    Err(EngineError::Stopped(reason)) => {
+                        return Err(EngineError::Stopped(reason).into());
+                    }
+                    Err(e) => {
+                        error!(step, error = %e, "engine step failed");
+                        self.core.step_failed(now, step, &e.to_string(), &mut effects);
+                    }
+                }
+            }
+            SchedulerMsg::Drain => {
+                info!("the scheduler takes nothing new");
+                self.core.drain();
+            }
+            SchedulerMsg::Events(_) | SchedulerMsg::Tick => {}
+            SchedulerMsg::Observe { mut base, reply } => {
+                base.load = self.core.load();
+                // Whoever asked may have given up.
+                let _ = reply.send(base);
+            }
+        }
+        self.pump(now, &mut effects)?;
+        self.outbox.send(effects);
+        self.outbox.report(now, self.core.load());
+        if let Some(broken) = invariant::enforce(self.core.check_cheap()) {
+            error!(invariant = broken.name, detail = broken.detail, "batch invariant is broken");
+            metrics::counter!(crate::metrics::BROKEN_INVARIANTS).increment(1);
+        }
+        Ok(())
+    }
+
+    /// Hands the engine its next step, if it is idle and there is one.
+    fn pump(&mut self, now: Time, effects: &mut Vec<BatchEffect>) -> Result<(), EngineError> {
+        let Some(plan) = self.core.plan(now, effects) else { return Ok(()) };
+        let tokens: usize = plan.slices.iter().map(|slice| slice.tokens.len()).sum();
+        metrics::histogram!(crate::metrics::STEP_TOKENS).record(tokens as f64);
+        self.age.set(now);
+        self.host.submit(plan)
+    }
+}
+
+/// Sends what a worker produces to the gateways that asked for it, and its load to the controller. Shared by the two
+/// kinds of executor.
+#[derive(Debug)]
+pub struct Outbox {
+    doors: Doors,
+    worker: WorkerId,
+    owners: BTreeMap<RequestId, (Attempt, NodeId)>,
+    reported: (Time, BatchLoad),
+}
+
+impl Outbox {
+    /// An outbox of `worker`.
+    #[must_use]
+    pub fn new(doors: Doors, worker: WorkerId) -> Self {
+        Self { doors, worker, owners: BTreeMap::new(), reported: (Time::ZERO, BatchLoad::default()) }
+    }
+
+    /// Answers a submission, and remembers whose request it is.
+    pub fn admitted(
+        &mut self,
+        gateway: NodeId,
+        request: RequestId,
+        attempt: Attempt,
+        result: Result<(), policies::batch::Refusal>,
+    ) {
+        if result.is_ok() {
+            self.owners.insert(request, (attempt, gateway.clone()));
+        }
+        let worker = self.worker.clone();
+        self.doors.to_gateway(&gateway, GatewayMsg::Admission { worker, request, attempt, result });
+    }
+
+    /// The attempt was cancelled; later events of it go nowhere.
+    pub fn forget(&mut self, request: RequestId, attempt: Attempt) {
+        if self.owners.get(&request).is_some_and(|(owned, _)| *owned == attempt) {
+            self.owners.remove(&request);
+        }
+    }
+
+    /// Sends the events of a step: one message a gateway, in order.
+    pub fn send(&mut self, effects: Vec<BatchEffect>) {
+        let mut by_gateway: BTreeMap<NodeId, Vec<BatchEffect>> = BTreeMap::new();
+        for effect in effects {
+            let (request, attempt, over) = match &effect {
+                BatchEffect::Token(event) => (event.seq.request, event.seq.attempt, false),
+                BatchEffect::PromptLogprobs { request, attempt, .. } => (*request, *attempt, false),
+                BatchEffect::Done { request, attempt, .. } | BatchEffect::Failed { request, attempt, .. } => {
+                    (*request, *attempt, true)
+                }
+                BatchEffect::Preempted { seq, dropped } => {
+                    debug!(request = %seq.request, choice = seq.choice, dropped, "preempted");
+                    continue;
+                }
+            };
+            let Some((owned, gateway)) = self.owners.get(&request) else { continue };
+            if *owned != attempt {
+                continue;
+            }
+            by_gateway.entry(gateway.clone()).or_default().push(effect);
+            if over {
+                self.owners.remove(&request);
+            }
+        }
+        for (gateway, events) in by_gateway {
+            self.doors.to_gateway(&gateway, GatewayMsg::Step { worker: self.worker.clone(), events });
+        }
+    }
+
+    /// Tells the controller and the metrics about the load, if it has changed and not too often.
+    pub fn report(&mut self, now: Time, load: BatchLoad) {
+        let (at, last) = self.reported;
+        let idle = load.running == 0 && load.waiting == 0;
+        if load == last || (now.since(at) < LOAD_EVERY && !idle) {
+            return;
+        }
+        self.reported = (now, load);
+        record(&last, &load);
+        self.doors.to_controller(ControllerMsg::WorkerLoad { worker: self.worker.clone(), load });
+    }
+}
+
+/// Sets the levels and adds what the counters have grown by.
+fn record(last: &BatchLoad, load: &BatchLoad) {
+    use crate::metrics as m;
+    metrics::gauge!(m::RUNNING).set(f64::from(load.running));
+    metrics::gauge!(m::WAITING).set(f64::from(load.waiting));
+    metrics::gauge!(m::KV_PAGES_USED).set(f64::from(load.pages_used));
+    metrics::gauge!(m::KV_PAGES_CACHED).set(f64::from(load.pages_cached));
+    metrics::gauge!(m::KV_PAGES_TOTAL).set(f64::from(load.pages_total));
+    metrics::gauge!(m::KV_USAGE).set(f64::from(load.pages_used) / f64::from(load.pages_total.max(1)));
+    let grown = |name: &'static str, before: u64, after: u64| {
+        metrics::counter!(name).increment(after.saturating_sub(before));
+    };
+    grown(m::PREFIX_QUERIES, last.prefix_queries, load.prefix_queries);
+    grown(m::PREFIX_HITS, last.prefix_hits, load.prefix_hits);
+    grown(m::PREFILLED_TOKENS, last.prefilled_tokens, load.prefilled_tokens);
+    grown(m::PREEMPTIONS, last.preemptions, load.preemptions);
+}
