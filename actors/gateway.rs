@@ -1,0 +1,207 @@
+//! The gateway role: clients over HTTP, one session actor a request.
+//!
+//! Supervision: the caller's supervisor → [`Gateway`] root → door → sessions. The door is restarted with a backoff when
+//! it fails; its sessions die with it, and whatever they held at workers and at the controller is given back. A session
+//! that fails ends alone: its client gets an error, its work is cancelled, its booking released.
+
+mod assemble;
+mod collect;
+mod door;
+mod error;
+mod http;
+mod models;
+mod openai;
+mod session;
+mod sessions;
+mod stream;
+mod tokenize;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use config::ids::{NodeId, RequestIds};
+use config::{GatewayConfig, HttpConfig};
+use policies::session::Failure;
+use ractor::{Actor, ActorCell, ActorRef, SpawnErr};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+
+use crate::doors::{Doors, GatewayMsg};
+use crate::supervise::{TaskKind, spawn};
+
+use self::door::{Root, RootArgs};
+use self::models::Models;
+use self::sessions::Sessions;
+
+/// Writes the node's figures in Prometheus' text format, for `/metrics`.
+pub type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// Says why the node cannot serve although models are ready (an engine that hangs, say); `None` when it can. Asked at
+/// each health check, so it has to answer at once.
+pub type Trouble = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// What a gateway is made of. The listener is bound by the caller, before anything slow is started.
+pub struct GatewayArgs {
+    /// This node; workers and the controller answer to it.
+    pub node: NodeId,
+    /// Differs between gateway processes and between restarts of one; request ids begin with it.
+    pub incarnation: u64,
+    /// The node's doors; the gateway adds its own.
+    pub doors: Doors,
+    /// `[http]`.
+    pub http: HttpConfig,
+    /// `[gateway]`.
+    pub gateway: GatewayConfig,
+    /// Tokens a KV page (`engine.page-tokens`), for the hashes of prompts.
+    pub page_tokens: u32,
+    /// Where clients connect.
+    pub listener: TcpListener,
+    /// For `/metrics`.
+    pub metrics: RenderMetrics,
+    /// For `/readiness` and `/health`.
+    pub trouble: Trouble,
+}
+
+impl fmt::Debug for GatewayArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GatewayArgs")
+            .field("node", &self.node)
+            .field("http", &self.http)
+            .field("gateway", &self.gateway)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A gateway that runs.
+#[derive(Debug)]
+pub struct Gateway {
+    root: ActorRef<door::RootMsg>,
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    stop: watch::Sender<bool>,
+    server: JoinHandle<()>,
+}
+
+/// Why a gateway did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// An actor did not start.
+    #[error("the gateway's actors did not start: {0}")]
+    Spawn(#[from] SpawnErr),
+    /// The listener has no address.
+    #[error("http.listen: {0}")]
+    Listener(#[from] std::io::Error),
+}
+
+/// What the door, the sessions and the HTTP handlers of one gateway share.
+pub(crate) struct Shared {
+    pub(crate) node: NodeId,
+    pub(crate) doors: Doors,
+    pub(crate) http: HttpConfig,
+    pub(crate) limits: GatewayConfig,
+    pub(crate) page_tokens: u32,
+    pub(crate) ids: RequestIds,
+    pub(crate) models: Models,
+    pub(crate) sessions: Sessions,
+    pub(crate) draining: AtomicBool,
+    /// HTTP generation requests in work.
+    pub(crate) in_work: Arc<Semaphore>,
+    /// Long texts being tokenized at once: as many as there are cores.
+    pub(crate) tokenizing: Semaphore,
+    pub(crate) started: u64,
+    pub(crate) metrics: RenderMetrics,
+    pub(crate) trouble: Trouble,
+    /// Connections open.
+    pub(crate) connections: AtomicUsize,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("node", &self.node).field("sessions", &self.sessions).finish_non_exhaustive()
+    }
+}
+
+impl Gateway {
+    /// Starts the actors, makes the door reachable in `doors` and serves HTTP. The controller, where it is reachable
+    /// already, is told; it is told again by [`Gateway::announce`].
+    ///
+    /// # Errors
+    /// When an actor cannot be spawned or the listener is not bound.
+    pub async fn start(args: GatewayArgs, supervisor: Option<ActorCell>) -> Result<Self, GatewayError> {
+        let address = args.listener.local_addr()?;
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let shared = Arc::new(Shared {
+            node: args.node,
+            doors: args.doors,
+            in_work: Arc::new(Semaphore::new(args.http.max_concurrent_requests.min(Semaphore::MAX_PERMITS))),
+            http: args.http,
+            limits: args.gateway,
+            page_tokens: args.page_tokens,
+            ids: RequestIds::new(args.incarnation),
+            models: Models::default(),
+            sessions: Sessions::default(),
+            draining: AtomicBool::new(false),
+            tokenizing: Semaphore::new(cores),
+            started: error::unix_seconds(),
+            metrics: args.metrics,
+            trouble: args.trouble,
+            connections: AtomicUsize::new(0),
+        });
+        let root_args = RootArgs { shared: Arc::clone(&shared) };
+        let (root, _) = match supervisor {
+            Some(cell) => Actor::spawn_linked(None, Root, root_args, cell).await?,
+            None => Actor::spawn(None, Root, root_args).await?,
+        };
+        let (stop, stopped) = watch::channel(false);
+        let server = spawn(TaskKind::Node, "http", http::serve(Arc::clone(&shared), args.listener, stopped));
+        let gateway = Self { root, shared, address, stop, server };
+        gateway.announce();
+        Ok(gateway)
+    }
+
+    /// The address that the listener is bound to.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Tells the controller that this gateway is there; it answers with the models that are ready.
+    pub fn announce(&self) {
+        self.shared.doors.to_controller(crate::doors::ControllerMsg::GatewayJoined(self.shared.node.clone()));
+    }
+
+    /// Takes no new requests from now on (`/readiness` turns 503); those under way go on.
+    pub fn drain(&self) {
+        self.shared.doors.to_gateway(&self.shared.node, GatewayMsg::Drain);
+        // Also without the door's help, should it be restarting just now.
+        self.shared.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Requests under way.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.shared.sessions.len()
+    }
+
+    /// Ends every request under way with an error for its client, as the drain limit asks.
+    pub fn abort_sessions(&self, why: &str) {
+        self.shared.sessions.abort_all(&Failure::Unavailable(why.to_owned()));
+    }
+
+    /// Stops accepting connections, waits until the last response is written, then stops the actors.
+    pub async fn stop(self) {
+        self.drain();
+        // The server task holds a receiver until it has ended; then there is nobody left to tell.
+        let _ = self.stop.send(true);
+        // A panic of the server is logged by the task itself.
+        let _ = self.server.await;
+        // Stopping an actor that has stopped is fine.
+        let _ = self.root.stop_and_wait(None, Some(std::time::Duration::from_secs(5))).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;
