@@ -28,6 +28,7 @@ pub struct Cli {
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
     /// Fetch, list or remove models in the cache.
+    #[command(arg_required_else_help = false)]
     Model {
         /// What to do.
         #[command(subcommand)]
@@ -66,7 +67,7 @@ pub struct SimArgs {
     #[arg(long)]
     pub requests: Option<u64>,
     /// Requests a second, on average.
-    #[arg(long, value_parser = positive)]
+    #[arg(long, value_parser = positive, allow_negative_numbers = true)]
     pub rate: Option<f64>,
     /// Workers that serve them.
     #[arg(long)]
@@ -174,8 +175,24 @@ impl Exit {
         let text = text.split("\n\nFor more information").next().unwrap_or_default();
         let (problem, usage) = text.split_once("Usage:").unwrap_or((text, "actor-node [OPTIONS] [COMMAND]"));
         let usage = usage.lines().next().unwrap_or_default();
-        Self { code: 2, text: format!("{}\nUsage: {} (see --help)\n", one_line(problem), one_line(usage)) }
+        Self { code: 2, text: format!("{}\nUsage: {} (see --help)\n", join_lines(problem), one_line(usage)) }
     }
+}
+
+/// The lines of `text` as one, a semicolon where a new remark begins.
+fn join_lines(text: &str) -> String {
+    let mut joined = String::new();
+    for line in text.lines().map(one_line).filter(|line| !line.is_empty()) {
+        let between = match joined.chars().last() {
+            None => "",
+            Some(':' | ';' | ',') => " ",
+            Some(_) if line.starts_with(['[', '<']) => " ",
+            Some(_) => "; ",
+        };
+        joined.push_str(between);
+        joined.push_str(&line);
+    }
+    joined
 }
 
 impl Overrides {

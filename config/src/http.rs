@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::error::{ConfigError, check};
 use crate::units::{Dur, Size};
 
+/// What a prompt token may take in a request body: seven digits and a comma in a token array. Text takes less.
+const BODY_BYTES_PER_TOKEN: u64 = 8;
+
 /// The HTTP listener and its limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -38,6 +41,12 @@ impl Default for HttpConfig {
 }
 
 impl HttpConfig {
+    /// The smallest `body-limit` that a prompt of `tokens` tokens fits into, however it is written.
+    #[must_use]
+    pub const fn body_limit_for(tokens: usize) -> Size {
+        Size((tokens as u64).saturating_mul(BODY_BYTES_PER_TOKEN))
+    }
+
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         check_address("http.listen", &self.listen)?;
         let size = |ok, key, value| check(ok, key, value, "use at least 1KiB and at most 1GiB");

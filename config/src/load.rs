@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use figment::Figment;
+use figment::error::{Actual, Kind};
 use figment::providers::Serialized;
 use figment::value::{Dict, Value};
-use figment::{Figment, error::Kind};
 
 use crate::cli::Overrides;
 use crate::error::{ConfigError, one_line};
@@ -89,7 +90,12 @@ fn read_file(file: &Path) -> Result<toml::Table, ConfigError> {
             file: file.to_owned(),
             line: before.iter().filter(|b| **b == b'\n').count() + 1,
             column: at - line_start + 1,
-            reason: one_line(error.message()),
+            reason: match error.span().and_then(|span| text.get(span)) {
+                Some(key) if error.message() == "duplicate key" => {
+                    format!("duplicate key `{}`", one_line(key))
+                }
+                _ => one_line(error.message()),
+            },
         }
     })
 }
@@ -153,13 +159,41 @@ fn extract(figment: &Figment, source: &str) -> Result<Config, ConfigError> {
         };
         match error.kind {
             Kind::InvalidType(actual, expected) | Kind::InvalidValue(actual, expected) => {
-                wrong(actual.to_string(), expected)
+                wrong(describe(&actual), in_words(&expected))
             }
             Kind::InvalidLength(length, expected) => wrong(format!("of length {length}"), expected),
+            // A `FromStr` type's own words, which name value and rule.
+            Kind::Message(message) => wrong("refused".to_owned(), message),
             Kind::UnknownVariant(variant, known) => wrong(format!("`{variant}`"), one_of(known)),
             other => wrong("refused".to_owned(), other.to_string()),
         }
     })
+}
+
+/// What was given, in the words of a TOML file.
+fn describe(actual: &Actual) -> String {
+    match actual {
+        Actual::Bool(value) => format!("the truth value {value}"),
+        Actual::Unsigned(n) => format!("the number {n}"),
+        Actual::Signed(n) => format!("the number {n}"),
+        Actual::Float(n) => format!("the number {n}"),
+        Actual::Str(text) => format!("the text {text:?}"),
+        Actual::Seq => "a list".to_owned(),
+        Actual::Map => "a table".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// What serde expects, without the names of Rust's types.
+fn in_words(expected: &str) -> String {
+    match expected {
+        "u32" => format!("a whole number from 0 to {}", u32::MAX),
+        "u64" | "usize" => "a whole number, 0 or more".to_owned(),
+        "f64" => "a number".to_owned(),
+        "a string" | "path string" => "a text in quotes".to_owned(),
+        "a boolean" => "true or false".to_owned(),
+        other => other.to_owned(),
+    }
 }
 
 fn one_of(words: &[&str]) -> String {

@@ -11,7 +11,8 @@ use crate::role::RoleSet;
 pub struct NodeConfig {
     /// The node's name in logs, metrics and ids; 1 to 64 letters, digits, `-`, `_` or `.`. Default `node`.
     pub name: String,
-    /// `all` (default) or a comma-separated list of `gateway`, `controller`, `worker`, `pool`.
+    /// `all` (default) or a list of `gateway`, `controller`, `worker`, `pool`, as one text
+    /// with commas or as a TOML list.
     pub roles: RoleSet,
 }
 

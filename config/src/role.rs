@@ -112,7 +112,30 @@ impl Serialize for RoleSet {
 
 impl<'de> Deserialize<'de> for RoleSet {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+        deserializer.deserialize_any(Roles)
+    }
+}
+
+/// Reads `"gateway,worker"` and `["gateway", "worker"]`.
+struct Roles;
+
+impl<'de> de::Visitor<'de> for Roles {
+    type Value = RoleSet;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`all` or a list of gateway, controller, worker, pool")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<RoleSet, E> {
+        text.parse().map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<RoleSet, A::Error> {
+        let mut names = Vec::new();
+        while let Some(name) = list.next_element::<String>()? {
+            names.push(name);
+        }
+        self.visit_str(&names.join(","))
     }
 }
 

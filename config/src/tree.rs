@@ -47,7 +47,16 @@ impl Config {
         self.engine.validate()?;
         self.runtime.validate()?;
         self.gateway.validate()?;
-        self.controller.validate()
+        self.controller.validate()?;
+        if let Some(tokens) = self.model.max_context {
+            let least = HttpConfig::body_limit_for(tokens);
+            if self.http.body_limit < least {
+                let reason =
+                    format!("use at least {least}, which model.max-context = {tokens} tokens may take");
+                return Err(ConfigError::invalid("http.body-limit", self.http.body_limit, reason));
+            }
+        }
+        Ok(())
     }
 
     /// The tree as TOML with every key present, which reads back as the same tree (`--dump-config`).
