@@ -27,6 +27,9 @@ pub struct EngineConfig {
     /// The number of KV pages, in place of `kv-memory`. Default `auto`: as many as `kv-memory` holds.
     #[serde(with = "crate::optional::auto")]
     pub kv_pages: Option<u32>,
+    /// A step that takes longer marks the worker as stalled: not ready, and its requests go elsewhere or fail. It has to
+    /// exceed the longest step of `runtime.max-batch-tokens` tokens on this machine. Default `2m`.
+    pub stall_after: Dur,
     /// What the `fake` engine pretends; without effect on the others.
     pub fake: FakeConfig,
 }
@@ -95,6 +98,7 @@ impl Default for EngineConfig {
             page_tokens: 16,
             kv_memory: None,
             kv_pages: None,
+            stall_after: Dur::from_secs(120),
             fake: FakeConfig::default(),
         }
     }
@@ -109,6 +113,7 @@ impl EngineConfig {
             self.page_tokens,
             "use a multiple of 16 from 16 to 256",
         )?;
+        check(!self.stall_after.is_zero(), "engine.stall-after", self.stall_after, "use more than 0s")?;
         if let Some(size) = self.kv_memory {
             check(size >= Size::kib(64), "engine.kv-memory", size, "use at least 64KiB")?;
         }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{ConfigError, check};
 use crate::role::RoleSet;
+use crate::units::Dur;
 
 /// Who this process is and what it does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,11 +15,14 @@ pub struct NodeConfig {
     /// `all` (default) or a list of `gateway`, `controller`, `worker`, `pool`, as one text
     /// with commas or as a TOML list.
     pub roles: RoleSet,
+    /// How long requests in work may go on after the first SIGTERM or SIGINT; new ones are refused meanwhile, and a
+    /// second signal ends it. Default `30s`.
+    pub drain_timeout: Dur,
 }
 
 impl Default for NodeConfig {
     fn default() -> Self {
-        Self { name: "node".to_owned(), roles: RoleSet::all() }
+        Self { name: "node".to_owned(), roles: RoleSet::all(), drain_timeout: Dur::from_secs(30) }
     }
 }
 

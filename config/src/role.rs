@@ -56,7 +56,7 @@ impl RoleSet {
 
     /// Whether the node has `role`.
     #[must_use]
-    pub fn has(&self, role: Role) -> bool {
+    pub fn contains(&self, role: Role) -> bool {
         self.0.contains(&role)
     }
 
@@ -147,7 +147,7 @@ mod tests {
     fn sets_parse_and_print() {
         assert_eq!("all".parse(), Ok(RoleSet::all()));
         let two: RoleSet = "worker, gateway".parse().unwrap();
-        assert!(two.has(Role::Worker) && two.has(Role::Gateway) && !two.has(Role::Pool));
+        assert!(two.contains(Role::Worker) && two.contains(Role::Gateway) && !two.contains(Role::Pool));
         assert_eq!(two.to_string(), "gateway,worker");
         assert_eq!("gateway,controller,worker,pool".parse::<RoleSet>().unwrap().to_string(), "all");
     }

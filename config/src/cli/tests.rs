@@ -108,7 +108,7 @@ fn every_flag_reaches_its_key() {
     ];
     let mut config = Config::default();
     parse(&args).unwrap().overrides.apply(&mut config);
-    assert!(config.node.roles.has(Role::Worker) && !config.node.roles.has(Role::Pool));
+    assert!(config.node.roles.contains(Role::Worker) && !config.node.roles.contains(Role::Pool));
     assert_eq!((config.node.name.as_str(), config.http.listen.as_str()), ("n1", "[::1]:0"));
     assert_eq!((config.model.source.as_deref(), config.model.name.as_deref()), (Some("file:m"), Some("m")));
     assert_eq!(config.model.max_context, Some(99));

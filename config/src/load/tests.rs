@@ -86,7 +86,7 @@ fn variables_take_the_type_of_their_key() {
     .unwrap();
     assert_eq!(config.node.name, "123");
     assert_eq!(config.model.name.as_deref(), Some("7"));
-    assert!(config.node.roles.has(Role::Worker) && !config.node.roles.has(Role::Controller));
+    assert!(config.node.roles.contains(Role::Worker) && !config.node.roles.contains(Role::Controller));
     assert_eq!(config.engine.kv_pages, Some(64));
     assert_eq!(config.engine.fake.step_overhead, Dur::from_millis(2));
     assert_eq!(config.engine.kind, EngineKind::Fake);
