@@ -1,7 +1,7 @@
 //! What all crates share: the ids, the roles, and the configuration as one typed tree.
 //!
 //! A value comes from, the later winning: the defaults in the section structs, a TOML file, the environment
-//! (`ACTOR_NODE_SECTION__KEY`), the command line. [`load`] is the one path from these to a validated [`Config`].
+//! (`ACTOR_NODE_SECTION__KEY`), the command line. [`load()`] is the one path from these to a validated [`Config`].
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -62,7 +62,7 @@ impl Config {
     /// The tree as TOML with every key present, which reads back as the same tree (`--dump-config`).
     ///
     /// # Errors
-    /// A path that is not UTF-8 or a number beyond TOML's 63 bits; a tree made by [`crate::load`] holds neither.
+    /// A path that is not UTF-8 or a number beyond TOML's 63 bits; a tree made by [`crate::load()`] holds neither.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         toml::to_string(self)
     }
