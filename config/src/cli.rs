@@ -92,7 +92,7 @@ pub struct Overrides {
     /// Address to serve HTTP on; port 0 takes a free one
     #[arg(long, global = true, value_name = "HOST:PORT")]
     pub http_listen: Option<String>,
-    /// Model source: file:PATH, hf:ORG/REPO/FILE[@REV] or pip:PACKAGE==VERSION/PATH
+    /// Model source: file:PATH, hf:ORG/REPO/FILE or pip:PACKAGE==VERSION/PATH
     #[arg(long, global = true, value_name = "SOURCE")]
     pub model: Option<String>,
     /// The name clients use for the model
