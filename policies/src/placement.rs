@@ -4,10 +4,30 @@
 //! request and the loss of the worker all release the booking by the same call. Bookings are keyed by request and
 //! attempt, so that leftovers of an earlier attempt release nothing.
 
+//!
+//! A worker's load is counted from the moment of choice, not from its first answer: a burst of requests then spreads
+//! although no worker has reported anything yet.
+
+use std::collections::{BTreeMap, VecDeque};
+
 use config::ids::{Attempt, ModelId, RequestId, WorkerId};
 
 use crate::batch::BatchLoad;
+use crate::rng::Rng;
 use crate::time::{Span, Time};
+
+mod book;
+mod select;
+
+#[cfg(test)]
+mod tests;
+
+/// The name that stands for "whatever model is served here".
+pub const DEFAULT_MODEL: &str = "default";
+
+/// Tokens that a choice is expected to generate at most, for load: answers mostly end long before their limit, and a
+/// client that sets none should not look like a heavy one.
+pub const GENERATION_ESTIMATE: u32 = 256;
 
 /// How a worker is chosen among those that can take a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,13 +74,15 @@ pub struct PlaceRequest {
     pub attempt: Attempt,
     /// The model.
     pub model: ModelId,
-    /// Tokens to prefill at most (prompt and resumed output).
+    /// Tokens to prefill at most (prompt and resumed output of all choices).
     pub prompt_tokens: u32,
+    /// Tokens of the longest sequence so far: the prompt and the longest resumed output.
+    pub context_tokens: u32,
     /// Tokens that may be generated.
     pub max_tokens: u32,
-    /// Choices.
+    /// Choices that are not over.
     pub choices: u32,
-    /// Workers that failed this request before; used only when there is no other.
+    /// Workers that failed this request before; used only when no other serves the model.
     pub avoid: Vec<WorkerId>,
     /// When the gateway gives up.
     pub deadline: Time,
@@ -93,6 +115,16 @@ pub enum Rejection {
     /// It waited too long.
     #[error("no worker took the request within {0}")]
     Timeout(Span),
+    /// No worker has a window that it fits in.
+    #[error(
+        "the request has {tokens} tokens and the context window has {window}; at least one is needed for the answer"
+    )]
+    TooLong {
+        /// Its tokens.
+        tokens: u32,
+        /// The longest window of a worker of this model.
+        window: u32,
+    },
 }
 
 /// What the driver has to do.
@@ -138,8 +170,206 @@ pub struct WorkerView {
     pub load: BatchLoad,
     /// Requests booked on it.
     pub booked: u32,
-    /// Prompt tokens booked on it.
+    /// Prompt tokens and expected output tokens booked on it.
     pub booked_tokens: u64,
     /// Requests placed on it in all.
     pub placed: u64,
+}
+
+/// The controller's state machine.
+#[derive(Debug)]
+pub struct Placement {
+    config: PlacementConfig,
+    rng: Rng,
+    workers: BTreeMap<WorkerId, Row>,
+    /// Models in the order in which they were first offered, kept when their workers are gone.
+    models: Vec<ModelId>,
+    bookings: BTreeMap<(RequestId, Attempt), Booking>,
+    queue: VecDeque<Waiting>,
+    /// Counts choices, for "least recently used".
+    choices: u64,
+}
+
+#[derive(Debug)]
+struct Row {
+    info: WorkerInfo,
+    draining: bool,
+    load: BatchLoad,
+    booked: u32,
+    booked_tokens: u64,
+    placed: u64,
+    last_chosen: u64,
+}
+
+#[derive(Debug)]
+struct Booking {
+    plan: Plan,
+    tokens: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    request: PlaceRequest,
+    since: Time,
+    until: Time,
+}
+
+impl Placement {
+    /// A controller that knows no worker yet.
+    #[must_use]
+    pub fn new(config: PlacementConfig) -> Self {
+        Self {
+            rng: Rng::new(config.seed),
+            config,
+            workers: BTreeMap::new(),
+            models: Vec::new(),
+            bookings: BTreeMap::new(),
+            queue: VecDeque::new(),
+            choices: 0,
+        }
+    }
+
+    /// A worker is ready, or says again what it offers. A higher incarnation of a node takes the place of a lower one,
+    /// whose requests are lost; a lower one than known is a message from the past and changes nothing.
+    pub fn worker_joined(&mut self, _now: Time, info: WorkerInfo, fx: &mut Vec<PlacementEffect>) {
+        let lives: Vec<WorkerId> =
+            self.workers.keys().filter(|id| id.node == info.id.node && **id != info.id).cloned().collect();
+        if lives.iter().any(|id| id.incarnation > info.id.incarnation) {
+            return;
+        }
+        for former in lives {
+            self.forget(&former, fx);
+        }
+        for model in &info.models {
+            if !self.models.contains(model) {
+                self.models.push(model.clone());
+            }
+        }
+        match self.workers.get_mut(&info.id) {
+            Some(row) => row.info = info,
+            None => {
+                let row = Row {
+                    info,
+                    draining: false,
+                    load: BatchLoad::default(),
+                    booked: 0,
+                    booked_tokens: 0,
+                    placed: 0,
+                    last_chosen: 0,
+                };
+                self.workers.insert(row.info.id.clone(), row);
+            }
+        }
+        self.place_waiting(fx);
+    }
+
+    /// A worker reports its load. Reports of unknown workers are dropped.
+    pub fn worker_load(&mut self, worker: &WorkerId, load: BatchLoad) {
+        if let Some(row) = self.workers.get_mut(worker) {
+            row.load = load;
+        }
+    }
+
+    /// A worker takes nothing new from now on; what is booked on it stays there.
+    pub fn worker_draining(&mut self, worker: &WorkerId) {
+        if let Some(row) = self.workers.get_mut(worker) {
+            row.draining = true;
+        }
+    }
+
+    /// This life of a worker is over: its bookings are lost.
+    pub fn worker_left(&mut self, _now: Time, worker: &WorkerId, fx: &mut Vec<PlacementEffect>) {
+        self.forget(worker, fx);
+        // A request may have waited only because this worker was another one than those to avoid.
+        self.place_waiting(fx);
+    }
+
+    /// A session asks for a place: the answer comes at once or when there is room. Asking again for an attempt that is
+    /// booked repeats the answer.
+    pub fn place(&mut self, now: Time, request: PlaceRequest, fx: &mut Vec<PlacementEffect>) {
+        let key = (request.request, request.attempt);
+        if let Some(booking) = self.bookings.get(&key) {
+            let plan = booking.plan.clone();
+            fx.push(PlacementEffect::Placed { request: key.0, attempt: key.1, plan });
+            return;
+        }
+        if self.queue.iter().any(|w| (w.request.request, w.request.attempt) == key) {
+            return;
+        }
+        match self.select(&request) {
+            select::Selected::Place(worker, why) => self.book(&request, worker, why, fx),
+            select::Selected::Wait => self.wait(now, request, fx),
+            select::Selected::Reject(reason) => {
+                fx.push(PlacementEffect::Rejected { request: key.0, attempt: key.1, reason });
+            }
+        }
+    }
+
+    /// An attempt is over, wherever it stands. Unknown ones (an earlier attempt, a worker that is gone) are nothing.
+    pub fn release(
+        &mut self,
+        _now: Time,
+        request: RequestId,
+        attempt: Attempt,
+        fx: &mut Vec<PlacementEffect>,
+    ) {
+        if self.unbook(request, attempt) {
+            self.place_waiting(fx);
+        } else {
+            self.queue.retain(|w| (w.request.request, w.request.attempt) != (request, attempt));
+        }
+    }
+
+    /// Turns away what has waited too long.
+    pub fn tick(&mut self, now: Time, fx: &mut Vec<PlacementEffect>) {
+        self.queue.retain(|waiting| {
+            let over = waiting.until <= now;
+            if over {
+                fx.push(PlacementEffect::Rejected {
+                    request: waiting.request.request,
+                    attempt: waiting.request.attempt,
+                    reason: Rejection::Timeout(now.since(waiting.since)),
+                });
+            }
+            !over
+        });
+    }
+
+    /// When [`Placement::tick`] has to be called.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.queue.iter().map(|w| w.until).min()
+    }
+
+    /// Requests that wait for a worker.
+    #[must_use]
+    pub fn queued(&self) -> u32 {
+        self.queue.len() as u32
+    }
+
+    /// Requests that are booked on a worker.
+    #[must_use]
+    pub fn booked(&self) -> u32 {
+        self.bookings.len() as u32
+    }
+
+    /// Models that at least one worker offers now (a draining one included), in the order in which they appeared.
+    #[must_use]
+    pub fn models(&self) -> Vec<ModelId> {
+        self.models.iter().filter(|m| self.is_served(m)).cloned().collect()
+    }
+
+    /// The workers, by name.
+    #[must_use]
+    pub fn workers(&self) -> Vec<WorkerView> {
+        let view = |row: &Row| WorkerView {
+            info: row.info.clone(),
+            draining: row.draining,
+            load: row.load,
+            booked: row.booked,
+            booked_tokens: row.booked_tokens,
+            placed: row.placed,
+        };
+        self.workers.values().map(view).collect()
+    }
 }

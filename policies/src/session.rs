@@ -4,11 +4,30 @@
 //! the worker is lost: the request is placed again with its prompt and the tokens already produced, and since draws are
 //! counter-based the stream goes on as if nothing had happened. The core counts tokens by index and drops what it has.
 
+//!
+//! Ways out are few: whatever ends a request goes through one function, which stops the work that may still be at a
+//! worker, releases the attempt's booking and emits the one last effect.
+
 use config::ids::{Attempt, RequestId, WorkerId};
 
 use crate::batch::TokenEvent;
-use crate::placement::{PlaceRequest, Plan};
-use crate::request::{Finish, Logprobs, RequestSpec};
+use crate::ensure_invariant;
+use crate::invariant::Broken;
+use crate::placement::PlaceRequest;
+use crate::request::{Finish, Logprobs, RequestSpec, Token};
+use crate::time::Time;
+
+mod events;
+
+#[cfg(test)]
+mod tests;
+
+/// Limits of one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionConfig {
+    /// How many times a request is placed again after a worker was lost or turned it away.
+    pub retry_limit: u32,
+}
 
 /// Where a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +65,7 @@ pub enum Failure {
     Cancelled,
 }
 
-/// What the driver has to do.
+/// What the driver has to do, in the order given.
 #[derive(Clone, Debug)]
 pub enum SessionEffect {
     /// Ask the controller.
@@ -87,7 +106,8 @@ pub enum SessionEffect {
         /// The choice.
         choice: u32,
     },
-    /// Tell the controller that the booking of this attempt is over.
+    /// Tell the controller that this attempt is over, whether it waits in the controller's queue or is booked. Comes
+    /// after the attempt's [`SessionEffect::Place`] and has to arrive after it.
     Release {
         /// The request.
         request: RequestId,
@@ -98,4 +118,160 @@ pub enum SessionEffect {
     Finished,
     /// The request failed. Last effect.
     Failed(Failure),
+}
+
+/// One request's state machine. Made by the gateway, driven by one session actor or by the simulator.
+#[derive(Debug)]
+pub struct Session {
+    config: SessionConfig,
+    /// The request as it was accepted; its `attempt` is the current one, its `resumed` the first attempt's.
+    spec: RequestSpec,
+    first: Attempt,
+    phase: Phase,
+    /// The worker of the current attempt, from the reply of the controller on.
+    at: Option<WorkerId>,
+    /// The worker took the current attempt.
+    accepted: bool,
+    choices: Vec<ChoiceState>,
+    /// Position of the next prompt token whose log-probability is not delivered yet.
+    next_prompt: u32,
+    avoid: Vec<WorkerId>,
+    retries: u32,
+    tally: Tally,
+}
+
+/// What a choice has delivered.
+#[derive(Clone, Debug, Default)]
+struct ChoiceState {
+    tokens: Vec<Token>,
+    ended: Option<Finish>,
+}
+
+/// Counts for [`Session::check`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    asked: u32,
+    rejected: u32,
+    released: u32,
+    last_effects: u32,
+}
+
+impl Session {
+    /// A session for `spec`, which has not asked for a place yet.
+    #[must_use]
+    pub fn new(spec: RequestSpec, config: SessionConfig) -> Self {
+        let choices = spec
+            .resumed
+            .iter()
+            .map(|r| ChoiceState { tokens: r.tokens.clone(), ended: r.ended.then_some(Finish::EndToken) })
+            .collect();
+        Self {
+            config,
+            first: spec.attempt,
+            spec,
+            phase: Phase::New,
+            at: None,
+            accepted: false,
+            choices,
+            next_prompt: 1,
+            avoid: Vec::new(),
+            retries: 0,
+            tally: Tally::default(),
+        }
+    }
+
+    /// Where the request stands.
+    #[must_use]
+    pub const fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The request, with the current attempt.
+    #[must_use]
+    pub const fn spec(&self) -> &RequestSpec {
+        &self.spec
+    }
+
+    /// The worker that the current attempt was placed on.
+    #[must_use]
+    pub const fn worker(&self) -> Option<&WorkerId> {
+        self.at.as_ref()
+    }
+
+    /// Whether the worker has taken the current attempt; affinity is bound only then.
+    #[must_use]
+    pub const fn is_accepted(&self) -> bool {
+        self.accepted
+    }
+
+    /// Placements after the first.
+    #[must_use]
+    pub const fn retries(&self) -> u32 {
+        self.retries
+    }
+
+    /// Tokens of `choice` delivered so far; empty for a choice that does not exist.
+    #[must_use]
+    pub fn tokens(&self, choice: u32) -> &[Token] {
+        self.choices.get(choice as usize).map_or(&[], |c| &c.tokens)
+    }
+
+    /// Why `choice` ended; none while it goes on.
+    #[must_use]
+    pub fn finish(&self, choice: u32) -> Option<Finish> {
+        self.choices.get(choice as usize).and_then(|c| c.ended)
+    }
+
+    /// When [`Session::expire`] has to be called.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        (self.phase != Phase::Ended && self.spec.deadline != Time::NEVER).then_some(self.spec.deadline)
+    }
+
+    /// The first broken invariant.
+    ///
+    /// # Errors
+    /// When the phase and what is held disagree, a booking was released twice or never, or there was not exactly one
+    /// last effect.
+    pub fn check(&self) -> Result<(), Broken> {
+        let t = self.tally;
+        let at_worker = matches!(self.phase, Phase::Submitted | Phase::Streaming);
+        ensure_invariant!(
+            self.at.is_some() == at_worker,
+            "session_worker_matches_phase",
+            "{:?} with worker {:?}",
+            self.phase,
+            self.at
+        );
+        let open = u32::from(at_worker || self.phase == Phase::Placing);
+        ensure_invariant!(
+            t.asked == t.rejected + t.released + open,
+            "session_releases_each_attempt_once",
+            "{:?}: {t:?}",
+            self.phase
+        );
+        ensure_invariant!(
+            t.last_effects == u32::from(self.phase == Phase::Ended),
+            "session_ends_once",
+            "{:?}: {t:?}",
+            self.phase
+        );
+        ensure_invariant!(
+            self.retries <= self.config.retry_limit
+                && self.spec.attempt.0 == self.first.0.saturating_add(self.retries),
+            "session_retries_bounded",
+            "attempt {} after {} retries of {}",
+            self.spec.attempt,
+            self.retries,
+            self.config.retry_limit
+        );
+        let long = self.choices.iter().find(|c| c.tokens.len() > self.spec.max_tokens as usize);
+        ensure_invariant!(
+            long.is_none(),
+            "session_keeps_max_tokens",
+            "a choice has more than {} tokens",
+            self.spec.max_tokens
+        );
+        Ok(())
+    }
 }

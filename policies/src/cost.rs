@@ -1,0 +1,216 @@
+//! How long an engine step takes: one model for the fake engine, the simulator and, later, the router.
+//!
+//! A roofline (Williams, Waterman and Patterson, CACM 2009) with a fixed cost a step:
+//!
+//! ```text
+//! step     = overhead + max(flops / F, bytes / B)
+//! flops    = 2 · params · tokens + 4 · layers · heads · head_dim · Σ context(token)
+//! bytes    = weights + kv_token · Σ (start + tokens)         KV that each slice reads and writes
+//! kv_token = 2 · layers · kv_heads · head_dim · element      bytes of keys and values of one token
+//! transfer = latency + bytes / L
+//! ```
+//!
+//! 2 · params is one multiply and one add a weight; 4 · layers · heads · head_dim · context is the two products of
+//! attention (scores and values) for one token. Everything is integer arithmetic in 128 bits, rounded up, so that a
+//! larger step never costs less and a replay is exact.
+
+use crate::step::StepPlan;
+use crate::time::Span;
+
+pub mod fake;
+
+#[cfg(test)]
+mod tests;
+
+/// Size of a model, as far as time depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelShape {
+    /// Weights that take part in a token's computation.
+    pub params: u64,
+    /// Bytes of those weights in memory; all are read in each step.
+    pub weight_bytes: u64,
+    /// Transformer layers.
+    pub layers: u32,
+    /// Query heads a layer.
+    pub heads: u32,
+    /// KV heads a layer.
+    pub kv_heads: u32,
+    /// Elements a head.
+    pub head_dim: u32,
+    /// Bytes of a KV element.
+    pub element_bytes: u32,
+}
+
+impl ModelShape {
+    /// Shapes by name.
+    pub const NAMES: &'static [&'static str] = &["smollm2-135m", "llama-3.1-8b", "llama-3.1-70b"];
+
+    /// A shape from [`ModelShape::NAMES`]; the figures are those of the models' published configurations, with weights
+    /// of 16 bits (SmolLM2: the Q4_1 file that is the default model).
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        let shape = match name {
+            "smollm2-135m" => Self {
+                params: 134_515_008,
+                weight_bytes: 98_000_000,
+                layers: 30,
+                heads: 9,
+                kv_heads: 3,
+                head_dim: 64,
+                element_bytes: 2,
+            },
+            "llama-3.1-8b" => Self {
+                params: 8_030_261_248,
+                weight_bytes: 16_060_522_496,
+                layers: 32,
+                heads: 32,
+                kv_heads: 8,
+                head_dim: 128,
+                element_bytes: 2,
+            },
+            "llama-3.1-70b" => Self {
+                params: 70_553_706_496,
+                weight_bytes: 141_107_412_992,
+                layers: 80,
+                heads: 64,
+                kv_heads: 8,
+                head_dim: 128,
+                element_bytes: 2,
+            },
+            _ => return None,
+        };
+        Some(shape)
+    }
+
+    /// Bytes of keys and values of one token.
+    #[must_use]
+    pub const fn kv_token_bytes(&self) -> u64 {
+        2 * self.layers as u64 * self.kv_heads as u64 * self.head_dim as u64 * self.element_bytes as u64
+    }
+}
+
+/// What a machine reaches in practice. Rates of 0 are infinite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hardware {
+    /// Floating-point operations a second.
+    pub flops: u64,
+    /// Bytes a second between memory and compute.
+    pub memory: u64,
+    /// Bytes a second to another machine.
+    pub link: u64,
+    /// Fixed cost of a step: launches, scheduling, sampling.
+    pub step_overhead: Span,
+    /// Fixed cost of a transfer.
+    pub link_latency: Span,
+}
+
+impl Hardware {
+    /// Machines by name.
+    pub const NAMES: &'static [&'static str] = &["h100", "h200", "l40s", "cpu", "zero"];
+
+    /// A machine from [`Hardware::NAMES`].
+    ///
+    /// GPUs: the vendor's data sheets (dense BF16 and memory bandwidth: H100 SXM 989 TFLOP/s and 3.35 TB/s, H200 SXM 989
+    /// and 4.8, L40S 362 and 0.864), of which half the FLOP/s and three quarters of the bandwidth are assumed to be
+    /// reached; links of 400 Gbit/s (H100, H200) and 100 Gbit/s (L40S) at nine tenths; 2 ms (L40S: 3 ms) a step are an
+    /// assumption too. `cpu`: two cores of a Zen 3 machine, as measured with our kernels (160 GFLOP/s at 128 rows,
+    /// 10.5 GB/s of weights at one row, 3 GB/s over a loopback link). `zero`: everything at once.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        const G: u64 = 1_000_000_000;
+        let gpu = |tflops: u64, gigabytes: u64, link_mb: u64, overhead_us: u64| Self {
+            flops: tflops * 1000 * G / 2,
+            memory: gigabytes * G * 3 / 4,
+            link: link_mb * 1_000_000 * 9 / 10,
+            step_overhead: Span::from_micros(overhead_us),
+            link_latency: Span::from_micros(50),
+        };
+        let hardware = match name {
+            "h100" => gpu(989, 3350, 50_000, 2000),
+            "h200" => gpu(989, 4800, 50_000, 2000),
+            "l40s" => gpu(362, 864, 12_500, 3000),
+            "cpu" => Self {
+                flops: 160 * G,
+                memory: 10_500_000_000,
+                link: 3 * G,
+                step_overhead: Span::from_micros(300),
+                link_latency: Span::from_micros(50),
+            },
+            "zero" => {
+                Self { flops: 0, memory: 0, link: 0, step_overhead: Span::ZERO, link_latency: Span::ZERO }
+            }
+            _ => return None,
+        };
+        Some(hardware)
+    }
+}
+
+/// Time of steps and transfers of one model on one machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CostModel {
+    /// The model.
+    pub model: ModelShape,
+    /// The machine.
+    pub hardware: Hardware,
+}
+
+/// Consecutive tokens of one sequence, as far as time depends on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Tokens before them, whose KV is read.
+    pub start: u32,
+    /// Tokens computed: 1 for a decode.
+    pub tokens: u32,
+}
+
+impl CostModel {
+    /// Time of a step over these slices; zero when there is nothing to compute.
+    #[must_use]
+    pub fn step(&self, slices: impl IntoIterator<Item = Work>) -> Span {
+        let m = &self.model;
+        let (mut tokens, mut contexts, mut kv) = (0_u128, 0_u128, 0_u128);
+        for Work { start, tokens: n } in slices {
+            let (start, n) = (u128::from(start), u128::from(n));
+            tokens += n;
+            // Token i of the slice attends to start + i + 1 tokens.
+            contexts += n * start + n * (n + 1) / 2;
+            kv += if n > 0 { start + n } else { 0 };
+        }
+        if tokens == 0 {
+            return Span::ZERO;
+        }
+        let attention = 4 * u128::from(m.layers) * u128::from(m.heads) * u128::from(m.head_dim);
+        let flops = 2 * u128::from(m.params) * tokens + attention * contexts;
+        let bytes = u128::from(m.weight_bytes) + u128::from(m.kv_token_bytes()) * kv;
+        let h = &self.hardware;
+        h.step_overhead + nanoseconds(flops, h.flops).max(nanoseconds(bytes, h.memory))
+    }
+
+    /// Time of a step over the slices of `plan`.
+    #[must_use]
+    pub fn plan(&self, plan: &StepPlan) -> Span {
+        self.step(plan.slices.iter().map(|s| Work { start: s.start, tokens: s.tokens.len() as u32 }))
+    }
+
+    /// Time to prefill `tokens` tokens after `cached` ones, alone and in one step.
+    #[must_use]
+    pub fn prefill(&self, cached: u32, tokens: u32) -> Span {
+        self.step([Work { start: cached, tokens }])
+    }
+
+    /// Time to send the KV of `tokens` tokens to another machine.
+    #[must_use]
+    pub fn transfer(&self, tokens: u32) -> Span {
+        let bytes = u128::from(self.model.kv_token_bytes()) * u128::from(tokens);
+        self.hardware.link_latency + nanoseconds(bytes, self.hardware.link)
+    }
+}
+
+/// Time for `amount` at `rate` a second, rounded up.
+fn nanoseconds(amount: u128, rate: u64) -> Span {
+    if rate == 0 {
+        return Span::ZERO;
+    }
+    let ns = (amount * 1_000_000_000).div_ceil(u128::from(rate));
+    Span(u64::try_from(ns).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,191 @@
+//! A model of tokens without a neural network: what the fake engine and the simulator compute.
+//!
+//! The "KV" of a token is a hash of all tokens up to it, kept in the slot of its page and read back through the block
+//! table when the next token is computed. A wrong page, a missed copy, a prefix that is not one: any of them changes the
+//! hash, and with it every token from there on. The drawn token depends on the hash (and on the seed, the choice and the
+//! position where the temperature is above 0), so two runs agree exactly when their KV does.
+
+use crate::request::{Logprobs, Sampling, Token};
+use crate::rng;
+use crate::step::{Draw, Drawn, PromptLogprobs, Slice, StepOutcome, StepPlan};
+
+/// Symbols that answers are made of, each as often as it is drawn: about one space in six, letters by their frequency
+/// in English. The token of a symbol is its byte.
+const SYMBOLS: &[u8; 64] = b"           eeeeeetttttaaaaooooiiiinnnnsssshhrrrdddlluucmfywgpbvk";
+
+/// Distinct symbols, the order of the likeliest tokens in log-probabilities.
+const DISTINCT: &[u8] = b" etaoinshrdlucmfywgpbvk";
+
+/// Hash before the first token.
+const EMPTY: u64 = 0x6163_746f_726e_6f64;
+
+/// Content of a slot that nothing was written to.
+const UNWRITTEN: u64 = 0;
+
+/// Hash of a sequence that goes on with `token`. Never the content of an unwritten slot.
+#[must_use]
+pub const fn roll(hash: u64, token: Token) -> u64 {
+    rng::bits(hash, 0, token as u64) | 1
+}
+
+/// Hash of a whole sequence.
+#[must_use]
+pub fn hash(tokens: &[Token]) -> u64 {
+    tokens.iter().fold(EMPTY, |hash, &token| roll(hash, token))
+}
+
+/// What the fake model draws besides letters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FakeModel {
+    /// The end token, and after how many tokens it comes on average; none: it never comes.
+    pub end: Option<(Token, u32)>,
+}
+
+impl FakeModel {
+    /// The token drawn after a sequence with hash `hash`, for `choice` at `position`.
+    #[must_use]
+    pub fn draw(&self, hash: u64, sampling: &Sampling, choice: u32, position: u32) -> Token {
+        if let Some((token, _)) = sampling.logit_bias.iter().find(|(_, bias)| *bias >= 100.0) {
+            return *token;
+        }
+        let bits = match sampling.temperature > 0.0 {
+            true => rng::bits(hash ^ rng::mix64(sampling.seed), u64::from(choice), u64::from(position)),
+            false => rng::mix64(hash),
+        };
+        let banned =
+            |token: Token| sampling.logit_bias.iter().any(|(t, bias)| *t == token && *bias <= -100.0);
+        if let Some((token, mean)) = self.end
+            && !banned(token)
+            && (bits >> 32).is_multiple_of(u64::from(mean.max(1)))
+        {
+            return token;
+        }
+        let first = (bits % SYMBOLS.len() as u64) as usize;
+        let mut symbols = (first..first + SYMBOLS.len()).map(|i| Token::from(SYMBOLS[i % SYMBOLS.len()]));
+        symbols.find(|&t| !banned(t)).unwrap_or_else(|| Token::from(SYMBOLS[first]))
+    }
+
+    /// Log-probabilities of `token` after a sequence with hash `hash`, and of `top` likeliest: `token` itself with
+    /// 0.4 to 0.9, the others with half of what is left each.
+    #[must_use]
+    pub fn logprobs(&self, hash: u64, token: Token, top: u8) -> Logprobs {
+        let own = 0.4 + 0.5 * rng::unit(hash, 1, 0);
+        let mut left = 1.0 - own;
+        let others = DISTINCT.iter().map(|&b| Token::from(b)).filter(|&t| t != token);
+        let mut list = vec![(token, own as f32)];
+        for other in others.take(usize::from(top)) {
+            left /= 2.0;
+            list.push((other, left as f32));
+        }
+        list.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        list.truncate(usize::from(top));
+        let top = list.into_iter().map(|(t, p)| (t, p.ln())).collect();
+        Logprobs { own: (own as f32).ln(), top }
+    }
+
+    /// What a sequence answers to `prompt` when nothing goes wrong: `max` tokens at most, up to the end token, which is
+    /// the last one if it comes.
+    #[must_use]
+    pub fn answer(&self, prompt: &[Token], sampling: &Sampling, choice: u32, max: u32) -> Vec<Token> {
+        let mut state = hash(prompt);
+        let mut out = Vec::new();
+        for index in 0..max {
+            let token = self.draw(state, sampling, choice, prompt.len() as u32 + index);
+            out.push(token);
+            if self.end.is_some_and(|(end, _)| end == token) {
+                break;
+            }
+            state = roll(state, token);
+        }
+        out
+    }
+}
+
+/// The pages of a fake engine: one hash a slot.
+#[derive(Clone, Debug)]
+pub struct FakePages {
+    model: FakeModel,
+    page_tokens: usize,
+    slots: Vec<u64>,
+}
+
+impl FakePages {
+    /// `pages` pages of `page_tokens` tokens, nothing written.
+    #[must_use]
+    pub fn new(model: FakeModel, pages: u32, page_tokens: u32) -> Self {
+        let page_tokens = page_tokens.max(1) as usize;
+        Self { model, page_tokens, slots: vec![UNWRITTEN; pages as usize * page_tokens] }
+    }
+
+    /// The slots of a page; none when there is no such page.
+    #[must_use]
+    pub fn page(&self, page: usize) -> Option<&[u64]> {
+        self.slots.get(page.checked_mul(self.page_tokens)?..)?.get(..self.page_tokens)
+    }
+
+    /// As [`FakePages::page`], to write.
+    pub fn page_mut(&mut self, page: usize) -> Option<&mut [u64]> {
+        self.slots.get_mut(page.checked_mul(self.page_tokens)?..)?.get_mut(..self.page_tokens)
+    }
+
+    /// Runs a step. A slice that reads a slot never written, or has no page for a token, fails alone. `took` is left at
+    /// zero for the caller.
+    ///
+    /// # Errors
+    /// A copy from or to a page that does not exist.
+    pub fn step(&mut self, plan: &StepPlan) -> Result<StepOutcome, String> {
+        for copy in &plan.copies {
+            let missing = || format!("copy of page {} to {}: no such page", copy.from, copy.to);
+            let content = self.page(copy.from.index()).ok_or_else(missing)?.to_vec();
+            self.page_mut(copy.to.index()).ok_or_else(missing)?.copy_from_slice(&content);
+        }
+        let mut outcome = StepOutcome { step: plan.step, ..StepOutcome::default() };
+        for slice in &plan.slices {
+            match self.slice(slice) {
+                Ok(hashes) => self.report(slice, &hashes, &mut outcome),
+                Err(reason) => outcome.failed.push((slice.seq, reason)),
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Computes and stores the hashes of a slice.
+    fn slice(&mut self, slice: &Slice) -> Result<Vec<u64>, String> {
+        let mut state = match slice.start.checked_sub(1) {
+            None => EMPTY,
+            Some(before) => *self.slot(slice, before)?,
+        };
+        if state == UNWRITTEN {
+            return Err(format!("position {} was never written", slice.start - 1));
+        }
+        let mut hashes = Vec::with_capacity(slice.tokens.len());
+        for (position, &token) in (slice.start..).zip(&slice.tokens) {
+            state = roll(state, token);
+            *self.slot(slice, position)? = state;
+            hashes.push(state);
+        }
+        Ok(hashes)
+    }
+
+    fn slot(&mut self, slice: &Slice, position: u32) -> Result<&mut u64, String> {
+        let (page, offset) = (position as usize / self.page_tokens, position as usize % self.page_tokens);
+        let id = slice.block_table.get(page).ok_or_else(|| format!("no page for position {position}"))?;
+        let missing = || format!("page {id} does not exist");
+        self.page_mut(id.index()).and_then(|slots| slots.get_mut(offset)).ok_or_else(missing)
+    }
+
+    fn report(&self, slice: &Slice, hashes: &[u64], outcome: &mut StepOutcome) {
+        if let Some(targets) = &slice.prompt_logprobs {
+            let rows = hashes.iter().zip(&targets.targets);
+            let tokens = rows.map(|(&h, &t)| self.model.logprobs(h, t, targets.top)).collect();
+            outcome.prompt_logprobs.push(PromptLogprobs { seq: slice.seq, first: slice.start + 1, tokens });
+        }
+        let Some(&last) = hashes.last() else { return };
+        for Draw { choice, sampling, position, .. } in &slice.draws {
+            let token = self.model.draw(last, sampling, *choice, *position);
+            let seq = crate::step::SeqKey { choice: *choice, ..slice.seq };
+            let logprobs = sampling.logprobs.map(|top| self.model.logprobs(last, token, top));
+            outcome.drawn.push(Drawn { seq, token, logprobs });
+        }
+    }
+}

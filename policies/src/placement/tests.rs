@@ -1,0 +1,312 @@
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::invariant::{enforce, panic_on_broken};
+
+const T: Time = Time(0);
+
+fn config() -> PlacementConfig {
+    PlacementConfig { max_queued: 4, queue_timeout: Span::from_secs(1), choice: Choice::LeastLoaded, seed: 1 }
+}
+
+fn id(n: u64, incarnation: u64) -> WorkerId {
+    WorkerId::new(format!("w{n}").as_str().into(), incarnation)
+}
+
+fn info(n: u64, incarnation: u64, max_requests: u32) -> WorkerInfo {
+    WorkerInfo { id: id(n, incarnation), models: vec!["m".into()], max_context: 1000, max_requests }
+}
+
+fn ask(number: u64) -> PlaceRequest {
+    PlaceRequest {
+        request: RequestId::new(1, number),
+        attempt: Attempt(0),
+        model: "m".into(),
+        prompt_tokens: 100,
+        context_tokens: 100,
+        max_tokens: 10,
+        choices: 1,
+        avoid: Vec::new(),
+        deadline: Time::NEVER,
+    }
+}
+
+/// A controller with `n` workers of `max_requests` each.
+fn cluster(n: u64, max_requests: u32) -> Placement {
+    let mut p = Placement::new(config());
+    for w in 0..n {
+        p.worker_joined(T, info(w, 1, max_requests), &mut Vec::new());
+    }
+    p
+}
+
+/// Places and gives back the one effect.
+fn place(p: &mut Placement, request: PlaceRequest) -> Option<PlacementEffect> {
+    let mut fx = Vec::new();
+    p.place(T, request, &mut fx);
+    p.check().unwrap();
+    assert!(fx.len() <= 1, "{fx:?}");
+    fx.pop()
+}
+
+fn chosen(effect: Option<&PlacementEffect>) -> &WorkerId {
+    match effect {
+        Some(PlacementEffect::Placed { plan, .. }) => &plan.worker,
+        other => panic!("not placed: {other:?}"),
+    }
+}
+
+fn reason(effect: Option<PlacementEffect>) -> Rejection {
+    match effect {
+        Some(PlacementEffect::Rejected { reason, .. }) => reason,
+        other => panic!("not rejected: {other:?}"),
+    }
+}
+
+#[test]
+fn a_burst_spreads_before_anyone_reports() {
+    for choice in [Choice::LeastLoaded, Choice::PowerOfTwo] {
+        let mut p = Placement::new(PlacementConfig { choice, ..config() });
+        for w in 0..2 {
+            p.worker_joined(T, info(w, 1, 100), &mut Vec::new());
+        }
+        for n in 0..30 {
+            place(&mut p, PlaceRequest { max_tokens: 1, prompt_tokens: 4000, ..ask(n) });
+        }
+        let placed: Vec<u64> = p.workers().iter().map(|w| w.placed).collect();
+        assert_eq!(placed, [15, 15], "{choice:?}");
+    }
+}
+
+#[test]
+fn ties_go_to_the_least_recently_used() {
+    let mut p = cluster(3, 9);
+    let mut order = Vec::new();
+    for n in 0..6 {
+        order.push(chosen(place(&mut p, ask(n)).as_ref()).clone());
+        p.release(T, RequestId::new(1, n), Attempt(0), &mut Vec::new());
+    }
+    assert_eq!(order, [id(0, 1), id(1, 1), id(2, 1), id(0, 1), id(1, 1), id(2, 1)]);
+}
+
+#[test]
+fn reported_work_counts() {
+    let mut p = cluster(2, 9);
+    p.worker_load(&id(0, 1), BatchLoad { queued_prefill_tokens: 5000, ..BatchLoad::default() });
+    p.worker_load(&id(7, 1), BatchLoad::default());
+    for n in 0..5 {
+        assert_eq!(chosen(place(&mut p, ask(n)).as_ref()), &id(1, 1));
+    }
+}
+
+#[test]
+fn models_are_known_unknown_or_without_worker() {
+    let mut p = Placement::new(config());
+    let default = || PlaceRequest { model: DEFAULT_MODEL.into(), ..ask(1) };
+    let other = || PlaceRequest { model: "M".into(), ..ask(1) };
+    assert_eq!(reason(place(&mut p, default())), Rejection::NoWorker(DEFAULT_MODEL.into()));
+    assert_eq!(reason(place(&mut p, ask(1))), Rejection::UnknownModel("m".into()));
+    p.worker_joined(T, info(1, 1, 9), &mut Vec::new());
+    assert_eq!(reason(place(&mut p, other())), Rejection::UnknownModel("M".into()));
+    assert_eq!(chosen(place(&mut p, default()).as_ref()), &id(1, 1));
+    p.worker_draining(&id(1, 1));
+    assert_eq!(reason(place(&mut p, ask(2))), Rejection::NoWorker("m".into()));
+    p.worker_left(T, &id(1, 1), &mut Vec::new());
+    assert_eq!(reason(place(&mut p, ask(2))), Rejection::NoWorker("m".into()));
+    assert_eq!(reason(place(&mut p, default())), Rejection::NoWorker("m".into()));
+    assert!(p.models().is_empty());
+    let resumed = PlaceRequest { attempt: Attempt(1), ..ask(3) };
+    assert_eq!(place(&mut p, resumed), None, "a request under way waits for the worker to come back");
+    let mut fx = Vec::new();
+    p.worker_joined(T, info(1, 2, 9), &mut fx);
+    assert_eq!(chosen(fx.first()), &id(1, 2));
+}
+
+#[test]
+fn windows_decide_who_can() {
+    let mut p = cluster(1, 9);
+    p.worker_joined(T, WorkerInfo { max_context: 50, ..info(2, 1, 9) }, &mut Vec::new());
+    for n in 0..3 {
+        assert_eq!(chosen(place(&mut p, ask(n)).as_ref()), &id(0, 1), "the other's window is too short");
+    }
+    let long = PlaceRequest { context_tokens: 1000, ..ask(9) };
+    assert_eq!(reason(place(&mut p, long)), Rejection::TooLong { tokens: 1000, window: 1000 });
+}
+
+#[test]
+fn the_queue_is_bounded_first_come_first_served_and_times_out() {
+    let mut p = cluster(1, 1);
+    chosen(place(&mut p, ask(0)).as_ref());
+    for n in 1..=4 {
+        assert_eq!(place(&mut p, ask(n)), None);
+    }
+    assert_eq!(place(&mut p, ask(4)), None, "the same attempt waits once");
+    assert_eq!(reason(place(&mut p, ask(5))), Rejection::QueueFull { queued: 4 });
+    let mut fx = Vec::new();
+    p.release(T, RequestId::new(1, 2), Attempt(0), &mut fx);
+    assert!(fx.is_empty(), "left the queue");
+    p.release(T, RequestId::new(1, 0), Attempt(0), &mut fx);
+    p.check().unwrap();
+    let who: Vec<_> = fx
+        .iter()
+        .map(|e| match e {
+            PlacementEffect::Placed { request, .. } => request.number,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(who, [1]);
+    fx.clear();
+    assert_eq!(p.next_deadline(), Some(T + Span::from_secs(1)));
+    p.tick(Time(999_999_999), &mut fx);
+    assert!(fx.is_empty());
+    p.tick(Time(1_000_000_000), &mut fx);
+    assert_eq!((fx.len(), p.queued(), p.next_deadline()), (2, 0, None));
+    assert_eq!(reason(fx.pop()), Rejection::Timeout(Span::from_secs(1)));
+}
+
+#[test]
+fn a_failed_worker_is_avoided_while_there_is_another() {
+    let mut p = cluster(2, 1);
+    let avoiding = |n: u64, ids: &[WorkerId]| PlaceRequest { avoid: ids.to_vec(), ..ask(n) };
+    assert_eq!(chosen(place(&mut p, avoiding(1, &[id(0, 1)])).as_ref()), &id(1, 1));
+    assert_eq!(place(&mut p, avoiding(2, &[id(0, 1)])), None, "waits for the other");
+    let both = [id(0, 1), id(1, 1)];
+    assert_eq!(chosen(place(&mut p, avoiding(3, &both)).as_ref()), &id(0, 1), "nobody else is left");
+    let mut fx = Vec::new();
+    p.worker_left(T, &id(0, 1), &mut fx);
+    p.worker_joined(T, info(0, 2, 1), &mut fx);
+    let lost = PlacementEffect::Lost { request: RequestId::new(1, 3), attempt: Attempt(0), worker: id(0, 1) };
+    assert_eq!(fx[0], lost);
+    assert_eq!(chosen(fx.get(1)), &id(0, 2), "the next life of a worker is another worker");
+}
+
+#[test]
+fn a_new_life_ends_the_former_one() {
+    let mut p = cluster(1, 9);
+    place(&mut p, ask(1));
+    let mut fx = Vec::new();
+    p.worker_joined(T, info(0, 2, 9), &mut fx);
+    assert!(matches!(&fx[..], [PlacementEffect::Lost { .. }]), "{fx:?}");
+    p.worker_joined(T, info(0, 1, 9), &mut fx);
+    p.worker_left(T, &id(0, 1), &mut fx);
+    assert_eq!(fx.len(), 1, "messages from the former life change nothing");
+    let rows = p.workers();
+    assert_eq!((rows.len(), &rows[0].info.id, rows[0].booked), (1, &id(0, 2), 0));
+}
+
+#[test]
+fn late_releases_of_old_attempts_are_nothing() {
+    let mut p = cluster(2, 9);
+    place(&mut p, ask(1));
+    let second = PlaceRequest { attempt: Attempt(1), ..ask(1) };
+    place(&mut p, second);
+    let (r, mut fx) = (RequestId::new(1, 1), Vec::new());
+    for _ in 0..3 {
+        p.release(T, r, Attempt(0), &mut fx);
+        p.check().unwrap();
+    }
+    p.release(T, RequestId::new(1, 11), Attempt(1), &mut fx);
+    assert_eq!(p.booked(), 1, "the second attempt's booking stays");
+    p.release(T, r, Attempt(1), &mut fx);
+    assert!(p.workers().iter().all(|w| w.booked == 0 && w.booked_tokens == 0));
+}
+
+#[test]
+fn asking_twice_books_once() {
+    let mut p = cluster(1, 9);
+    let first = place(&mut p, ask(1));
+    assert_eq!(place(&mut p, ask(1)), first);
+    assert_eq!(p.booked(), 1);
+}
+
+/// Random joins, leaves, drains, placements and releases: every request is answered once, and nothing is left.
+fn churn(seed: u64) -> (u32, u32) {
+    let mut rng = Rng::new(seed);
+    let choice = if seed.is_multiple_of(2) { Choice::LeastLoaded } else { Choice::PowerOfTwo };
+    let mut p = Placement::new(PlacementConfig { choice, seed, ..config() });
+    let mut now = T;
+    let mut incarnation = 0;
+    let mut lives: Vec<WorkerId> = Vec::new();
+    let (mut waiting, mut booked) = (BTreeSet::new(), BTreeSet::new());
+    let (mut placed, mut rejected, mut number) = (0, 0, 0);
+    for _ in 0..400 {
+        now = now + Span::from_millis(rng.below(200));
+        let mut fx = Vec::new();
+        match rng.below(12) {
+            0 => {
+                incarnation += 1;
+                let models = if rng.below(4) == 0 { vec!["m".into(), "n".into()] } else { vec!["m".into()] };
+                let new = WorkerInfo {
+                    models,
+                    max_context: 50 + 200 * rng.below(3) as u32,
+                    ..info(rng.below(4), incarnation, 1 + rng.below(3) as u32)
+                };
+                lives.push(new.id.clone());
+                p.worker_joined(now, new, &mut fx);
+            }
+            1 if !lives.is_empty() => {
+                p.worker_left(now, &lives[rng.below(lives.len() as u64) as usize], &mut fx);
+            }
+            2 if !lives.is_empty() && rng.below(3) == 0 => {
+                p.worker_draining(&lives[rng.below(lives.len() as u64) as usize]);
+            }
+            3..=7 => {
+                number += 1;
+                let request = PlaceRequest {
+                    attempt: Attempt(rng.below(2) as u32),
+                    model: ["m", "m", "n", "default"][rng.below(4) as usize].into(),
+                    avoid: lives.iter().filter(|_| rng.below(3) == 0).cloned().collect(),
+                    ..ask(number)
+                };
+                waiting.insert((request.request, request.attempt));
+                p.place(now, request, &mut fx);
+            }
+            8..=10 => {
+                let all: Vec<_> = booked.union(&waiting).copied().collect();
+                if let Some(&key) = all.get(rng.below(all.len() as u64) as usize) {
+                    booked.remove(&key);
+                    waiting.remove(&key);
+                    p.release(now, key.0, key.1, &mut fx);
+                }
+            }
+            _ => p.tick(now, &mut fx),
+        }
+        for effect in fx {
+            match effect {
+                PlacementEffect::Placed { request, attempt, .. } => {
+                    assert!(waiting.remove(&(request, attempt)), "answered twice");
+                    booked.insert((request, attempt));
+                    placed += 1;
+                }
+                PlacementEffect::Rejected { request, attempt, .. } => {
+                    assert!(waiting.remove(&(request, attempt)), "answered twice");
+                    rejected += 1;
+                }
+                PlacementEffect::Lost { request, attempt, .. } => {
+                    assert!(booked.remove(&(request, attempt)), "lost without a booking");
+                }
+            }
+        }
+        enforce(p.check());
+        assert_eq!((p.booked() as usize, p.queued() as usize), (booked.len(), waiting.len()), "seed {seed}");
+        assert!(p.workers().iter().all(|w| w.booked <= w.info.max_requests));
+    }
+    for key in booked {
+        p.release(now, key.0, key.1, &mut Vec::new());
+    }
+    p.tick(Time::NEVER, &mut Vec::new());
+    enforce(p.check());
+    (placed, rejected)
+}
+
+#[test]
+fn random_churn_answers_each_request_once() {
+    panic_on_broken();
+    let (mut placed, mut rejected) = (0, 0);
+    for seed in 0..300 {
+        let (p, r) = churn(seed);
+        placed += p;
+        rejected += r;
+    }
+    assert!(placed > 5000 && rejected > 1000, "dull: {placed} placed, {rejected} rejected");
+}

@@ -1,0 +1,300 @@
+//! What happens to a session, event by event.
+
+use config::ids::{Attempt, WorkerId};
+
+use super::{Failure, Phase, Session, SessionEffect};
+use crate::batch::{Refusal, TokenEvent, Usage};
+use crate::placement::{PlaceRequest, Plan, Rejection};
+use crate::request::{Finish, Logprobs, RequestSpec, ResumedChoice};
+use crate::time::Time;
+
+impl Session {
+    /// Starts: asks for a place. A second call does nothing.
+    pub fn start(&mut self, now: Time, fx: &mut Vec<SessionEffect>) {
+        if self.phase != Phase::New {
+            return;
+        }
+        if now >= self.spec.deadline {
+            return self.end(Some(Failure::Deadline), false, fx);
+        }
+        if !self.choices.is_empty() && self.choices.iter().all(|c| c.ended.is_some()) {
+            return self.end(None, false, fx);
+        }
+        self.place(fx);
+    }
+
+    /// The controller found a place.
+    pub fn placed(&mut self, _now: Time, attempt: Attempt, plan: Plan, fx: &mut Vec<SessionEffect>) {
+        // A late reply needs no release of its own: whoever left this attempt behind has released it.
+        if self.phase != Phase::Placing || attempt != self.spec.attempt {
+            return;
+        }
+        self.phase = Phase::Submitted;
+        self.accepted = false;
+        fx.push(SessionEffect::Submit { worker: plan.worker.clone(), spec: Box::new(self.submission()) });
+        self.at = Some(plan.worker);
+    }
+
+    /// The controller has no place.
+    pub fn rejected(&mut self, _now: Time, attempt: Attempt, reason: Rejection, fx: &mut Vec<SessionEffect>) {
+        if self.phase != Phase::Placing || attempt != self.spec.attempt {
+            return;
+        }
+        self.tally.rejected += 1;
+        let text = reason.to_string();
+        let failure = match reason {
+            Rejection::UnknownModel(model) => Failure::UnknownModel(model.to_string()),
+            Rejection::NoWorker(_) => Failure::Unavailable(text),
+            Rejection::QueueFull { .. } | Rejection::Timeout(_) => Failure::Overloaded(text),
+            Rejection::TooLong { .. } => Failure::Invalid(text),
+        };
+        // Nothing is booked for a rejected attempt, so there is nothing to release.
+        self.last(Some(failure), fx);
+    }
+
+    /// The worker took the request.
+    pub fn accepted(&mut self, _now: Time, attempt: Attempt) {
+        if self.is_at_worker(attempt) {
+            self.accepted = true;
+        }
+    }
+
+    /// The worker did not take the request.
+    pub fn refused(&mut self, _now: Time, attempt: Attempt, reason: Refusal, fx: &mut Vec<SessionEffect>) {
+        if !self.is_at_worker(attempt) {
+            return;
+        }
+        let text = reason.to_string();
+        match reason {
+            Refusal::QueueFull { .. } | Refusal::Draining => {
+                self.retry(Failure::Overloaded(text), false, fx);
+            }
+            Refusal::NeverFits { .. } | Refusal::TooLong { .. } => {
+                self.end(Some(Failure::Invalid(text)), false, fx);
+            }
+            Refusal::Malformed(_) => self.end(Some(Failure::Engine(text)), false, fx),
+        }
+    }
+
+    /// A token came. Tokens of old attempts and those that were delivered are dropped.
+    pub fn token(&mut self, _now: Time, event: &TokenEvent, fx: &mut Vec<SessionEffect>) {
+        if event.seq.request != self.spec.id || !self.is_at_worker(event.seq.attempt) {
+            return;
+        }
+        let max = self.spec.max_tokens;
+        let Some(choice) = self.choices.get_mut(event.seq.choice as usize) else { return };
+        let next = choice.tokens.len() as u32;
+        if choice.ended.is_some() || event.index < next || next >= max {
+            return;
+        }
+        if event.index > next {
+            let text =
+                format!("tokens {next} to {} of choice {} got lost", event.index - 1, event.seq.choice);
+            return self.retry(Failure::WorkerLost(text), true, fx);
+        }
+        self.phase = Phase::Streaming;
+        self.accepted = true;
+        choice.tokens.push(event.token);
+        let mut event = event.clone();
+        // The limit holds even where a worker would go on.
+        let cut = event.finish.is_none() && next + 1 >= max;
+        if cut {
+            event.finish = Some(Finish::Length);
+        }
+        choice.ended = event.finish;
+        let (choice, ended) = (event.seq.choice, event.finish.is_some());
+        fx.push(SessionEffect::Deliver(event));
+        if ended {
+            self.choice_ended(choice, cut, fx);
+        }
+    }
+
+    /// Log-probabilities of the prompt came, the first for position `first`.
+    pub fn prompt_logprobs(
+        &mut self,
+        _now: Time,
+        attempt: Attempt,
+        first: u32,
+        mut tokens: Vec<Logprobs>,
+        fx: &mut Vec<SessionEffect>,
+    ) {
+        if !self.is_at_worker(attempt) || !self.spec.prompt_logprobs {
+            return;
+        }
+        if first > self.next_prompt {
+            let text = format!("log-probabilities of prompt tokens from {} got lost", self.next_prompt);
+            return self.retry(Failure::WorkerLost(text), true, fx);
+        }
+        let known = (self.next_prompt - first) as usize;
+        if known >= tokens.len() {
+            return;
+        }
+        tokens.drain(..known);
+        let first = self.next_prompt;
+        self.next_prompt += tokens.len() as u32;
+        fx.push(SessionEffect::DeliverPrompt { first, tokens });
+    }
+
+    /// The worker is done with the attempt. After the last token of the last choice this changes nothing.
+    pub fn done(&mut self, _now: Time, attempt: Attempt, _usage: Usage, fx: &mut Vec<SessionEffect>) {
+        if !self.is_at_worker(attempt) {
+            return;
+        }
+        let max = self.spec.max_tokens as usize;
+        for choice in &mut self.choices {
+            if choice.ended.is_none() && choice.tokens.len() >= max {
+                choice.ended = Some(Finish::Length);
+            }
+        }
+        if self.choices.iter().all(|c| c.ended.is_some()) {
+            return self.end(None, false, fx);
+        }
+        self.retry(
+            Failure::WorkerLost("the worker ended the request before its last token".into()),
+            false,
+            fx,
+        );
+    }
+
+    /// The request failed at the worker, alone. It is not tried elsewhere: the same input fails again.
+    pub fn failed_at_worker(
+        &mut self,
+        _now: Time,
+        attempt: Attempt,
+        reason: String,
+        fx: &mut Vec<SessionEffect>,
+    ) {
+        if self.is_at_worker(attempt) {
+            self.end(Some(Failure::Engine(reason)), false, fx);
+        }
+    }
+
+    /// A worker is gone, or cannot be reached any more. Does nothing unless the request is there.
+    pub fn worker_lost(&mut self, _now: Time, worker: &WorkerId, fx: &mut Vec<SessionEffect>) {
+        if self.at.as_ref() == Some(worker) {
+            // Lost may mean unreachable: the cancel stops what still runs behind a broken link, and is nothing otherwise.
+            self.retry(Failure::WorkerLost(format!("the worker {worker} was lost")), true, fx);
+        }
+    }
+
+    /// The driver found a stop string in the text of `choice`: nothing more is generated for it. A choice that has
+    /// ended (its last token completed the string) stays as it is.
+    pub fn stop_choice(&mut self, _now: Time, choice: u32, fx: &mut Vec<SessionEffect>) {
+        let Some(state) = self.choices.get_mut(choice as usize) else { return };
+        if state.ended.is_some() || self.phase == Phase::Ended {
+            return;
+        }
+        state.ended = Some(Finish::StopString);
+        self.choice_ended(choice, true, fx);
+    }
+
+    /// The client is gone.
+    pub fn cancel(&mut self, _now: Time, fx: &mut Vec<SessionEffect>) {
+        if self.phase != Phase::Ended {
+            self.end(Some(Failure::Cancelled), true, fx);
+        }
+    }
+
+    /// Ends the request if its deadline has passed.
+    pub fn expire(&mut self, now: Time, fx: &mut Vec<SessionEffect>) {
+        if self.phase != Phase::Ended && now >= self.spec.deadline {
+            self.end(Some(Failure::Deadline), true, fx);
+        }
+    }
+
+    fn is_at_worker(&self, attempt: Attempt) -> bool {
+        attempt == self.spec.attempt && self.at.is_some()
+    }
+
+    /// `choice` has just ended; `running`: the worker does not know.
+    fn choice_ended(&mut self, choice: u32, running: bool, fx: &mut Vec<SessionEffect>) {
+        if self.choices.iter().all(|c| c.ended.is_some()) {
+            return self.end(None, running, fx);
+        }
+        if let (true, Some(worker)) = (running, &self.at) {
+            fx.push(SessionEffect::CancelChoice {
+                worker: worker.clone(),
+                request: self.spec.id,
+                attempt: self.spec.attempt,
+                choice,
+            });
+        }
+    }
+
+    /// Leaves the current attempt and places the rest of the request again; fails with `failure` when no retry is left.
+    fn retry(&mut self, failure: Failure, running: bool, fx: &mut Vec<SessionEffect>) {
+        if self.retries >= self.config.retry_limit {
+            return self.end(Some(failure), running, fx);
+        }
+        if let Some(worker) = self.at.clone()
+            && !self.avoid.contains(&worker)
+        {
+            self.avoid.push(worker);
+        }
+        self.leave(running, fx);
+        self.retries += 1;
+        self.spec.attempt = self.spec.attempt.next();
+        self.place(fx);
+    }
+
+    fn place(&mut self, fx: &mut Vec<SessionEffect>) {
+        self.phase = Phase::Placing;
+        self.tally.asked += 1;
+        let prompt = self.spec.prompt.len() as u32;
+        let max = self.spec.max_tokens;
+        let live = || self.choices.iter().filter(|c| c.ended.is_none()).map(|c| c.tokens.len() as u32);
+        fx.push(SessionEffect::Place(PlaceRequest {
+            request: self.spec.id,
+            attempt: self.spec.attempt,
+            model: self.spec.model.clone(),
+            prompt_tokens: live().fold(prompt, u32::saturating_add),
+            context_tokens: prompt.saturating_add(live().max().unwrap_or(0)),
+            max_tokens: max.saturating_sub(live().min().unwrap_or(0)),
+            choices: live().count() as u32,
+            avoid: self.avoid.clone(),
+            deadline: self.spec.deadline,
+        }));
+    }
+
+    /// The request as the worker of this attempt gets it.
+    fn submission(&self) -> RequestSpec {
+        let resumed = self
+            .choices
+            .iter()
+            .map(|c| ResumedChoice { tokens: c.tokens.clone(), ended: c.ended.is_some() })
+            .collect();
+        let prompt_left = self.next_prompt < self.spec.prompt.len() as u32;
+        RequestSpec {
+            resumed,
+            prompt_logprobs: self.spec.prompt_logprobs && prompt_left,
+            ..self.spec.clone()
+        }
+    }
+
+    /// Gives up what the current attempt holds. `running`: the worker may still be at it.
+    fn leave(&mut self, running: bool, fx: &mut Vec<SessionEffect>) {
+        let (request, attempt) = (self.spec.id, self.spec.attempt);
+        let held = self.phase == Phase::Placing || self.at.is_some();
+        if let Some(worker) = self.at.take()
+            && running
+        {
+            fx.push(SessionEffect::CancelAt { worker, request, attempt });
+        }
+        if held {
+            self.tally.released += 1;
+            fx.push(SessionEffect::Release { request, attempt });
+        }
+        self.accepted = false;
+    }
+
+    fn end(&mut self, failure: Option<Failure>, running: bool, fx: &mut Vec<SessionEffect>) {
+        self.leave(running, fx);
+        self.last(failure, fx);
+    }
+
+    fn last(&mut self, failure: Option<Failure>, fx: &mut Vec<SessionEffect>) {
+        self.phase = Phase::Ended;
+        self.tally.last_effects += 1;
+        fx.push(failure.map_or(SessionEffect::Finished, SessionEffect::Failed));
+    }
+}

@@ -1,0 +1,420 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::batch::{Refusal, Usage};
+use crate::invariant::{enforce, panic_on_broken};
+use crate::placement::{Plan, Rejection};
+use crate::request::{ResumedChoice, Sampling};
+use crate::rng::Rng;
+use crate::step::SeqKey;
+use crate::time::Span;
+
+const T: Time = Time(5);
+
+fn spec(choices: usize, max_tokens: u32) -> RequestSpec {
+    RequestSpec {
+        id: RequestId::new(1, 7),
+        attempt: Attempt(0),
+        model: "m".into(),
+        prompt: vec![1, 2, 3, 4].into(),
+        hashes: Vec::new().into(),
+        resumed: vec![ResumedChoice::default(); choices],
+        max_tokens,
+        end_tokens: Vec::new().into(),
+        ignore_end: false,
+        sampling: Arc::new(Sampling::default()),
+        prompt_logprobs: false,
+        props: Arc::default(),
+        deadline: Time::ZERO + Span::from_secs(60),
+    }
+}
+
+fn worker(n: u64) -> WorkerId {
+    WorkerId::new(format!("w{n}").as_str().into(), 1)
+}
+
+fn plan(n: u64) -> Plan {
+    Plan { worker: worker(n), why: "test" }
+}
+
+/// The token that every worker gives to a choice at an index.
+fn truth(choice: u32, index: u32) -> Token {
+    choice * 1000 + index
+}
+
+fn event(attempt: u32, choice: u32, index: u32, finish: Option<Finish>) -> TokenEvent {
+    TokenEvent {
+        seq: SeqKey { request: RequestId::new(1, 7), attempt: Attempt(attempt), choice },
+        index,
+        token: truth(choice, index),
+        logprobs: None,
+        finish,
+        cached_tokens: 0,
+    }
+}
+
+/// Names of the effects, to compare sequences by.
+fn names(fx: &[SessionEffect]) -> Vec<String> {
+    let name = |effect: &SessionEffect| match effect {
+        SessionEffect::Place(p) => format!("place/{}", p.attempt),
+        SessionEffect::Submit { worker, spec } => format!("submit/{}@{worker}", spec.attempt),
+        SessionEffect::Deliver(e) => format!("deliver/{}.{}", e.seq.choice, e.index),
+        SessionEffect::DeliverPrompt { first, tokens } => format!("prompt/{first}+{}", tokens.len()),
+        SessionEffect::CancelAt { worker, attempt, .. } => format!("cancel/{attempt}@{worker}"),
+        SessionEffect::CancelChoice { choice, .. } => format!("cancel-choice/{choice}"),
+        SessionEffect::Release { attempt, .. } => format!("release/{attempt}"),
+        SessionEffect::Finished => "finished".into(),
+        SessionEffect::Failed(failure) => format!("failed/{failure:?}"),
+    };
+    fx.iter().map(name).collect()
+}
+
+/// A session at worker 1, with the effects so far dropped.
+fn submitted(choices: usize, max_tokens: u32, retry_limit: u32) -> Session {
+    let mut s = Session::new(spec(choices, max_tokens), SessionConfig { retry_limit });
+    let mut fx = Vec::new();
+    s.start(T, &mut fx);
+    s.placed(T, Attempt(0), plan(1), &mut fx);
+    s.accepted(T, Attempt(0));
+    assert_eq!(names(&fx), ["place/0", "submit/0@w1#1"]);
+    s.check().unwrap();
+    s
+}
+
+#[test]
+fn a_request_runs_to_its_end() {
+    let mut s = submitted(1, 3, 2);
+    let mut fx = Vec::new();
+    for (index, finish) in [(0, None), (1, None), (2, Some(Finish::Length))] {
+        s.token(T, &event(0, 0, index, finish), &mut fx);
+        s.check().unwrap();
+    }
+    s.done(T, Attempt(0), Usage::default(), &mut fx);
+    assert_eq!(names(&fx), ["deliver/0.0", "deliver/0.1", "deliver/0.2", "release/0", "finished"]);
+    assert_eq!((s.phase(), s.next_deadline()), (Phase::Ended, None));
+    assert_eq!(s.tokens(0), [0, 1, 2]);
+}
+
+#[test]
+fn a_lost_worker_is_resumed_without_repeat_or_gap() {
+    let mut s = submitted(2, 4, 1);
+    let mut fx = Vec::new();
+    s.token(T, &event(0, 0, 0, None), &mut fx);
+    s.token(T, &event(0, 1, 0, Some(Finish::EndToken)), &mut fx);
+    s.token(T, &event(0, 0, 1, None), &mut fx);
+    fx.clear();
+    s.worker_lost(T, &worker(9), &mut fx);
+    assert!(fx.is_empty(), "another worker");
+    s.worker_lost(T, &worker(1), &mut fx);
+    assert_eq!(names(&fx), ["cancel/0@w1#1", "release/0", "place/1"]);
+    let SessionEffect::Place(ask) = &fx[2] else { panic!("{fx:?}") };
+    assert_eq!((ask.prompt_tokens, ask.context_tokens, ask.max_tokens, ask.choices), (6, 6, 2, 1));
+    assert_eq!(ask.avoid, [worker(1)]);
+    s.check().unwrap();
+
+    fx.clear();
+    s.placed(T, Attempt(1), plan(2), &mut fx);
+    let SessionEffect::Submit { spec, .. } = &fx[0] else { panic!("{fx:?}") };
+    let resumed = |tokens: &[Token], ended| ResumedChoice { tokens: tokens.to_vec(), ended };
+    assert_eq!(spec.resumed, [resumed(&[0, 1], false), resumed(&[1000], true)]);
+
+    fx.clear();
+    s.token(T, &event(0, 0, 2, None), &mut fx);
+    s.token(T, &event(1, 0, 1, None), &mut fx);
+    s.token(T, &event(1, 1, 1, None), &mut fx);
+    assert!(fx.is_empty(), "an old attempt, a delivered index, an ended choice: {fx:?}");
+    s.token(T, &event(1, 0, 2, None), &mut fx);
+    s.worker_lost(T, &worker(2), &mut fx);
+    assert_eq!(
+        names(&fx)[..3],
+        ["deliver/0.2".to_string(), "cancel/1@w2#1".into(), "release/1".into()],
+        "no retry is left"
+    );
+    assert!(matches!(fx.last(), Some(SessionEffect::Failed(Failure::WorkerLost(_)))), "{fx:?}");
+    s.check().unwrap();
+}
+
+#[test]
+fn refusals_that_pass_elsewhere_are_tried_elsewhere_and_others_are_not() {
+    let cases = [
+        (Refusal::QueueFull { waiting: 3 }, "place/1"),
+        (Refusal::Draining, "place/1"),
+        (Refusal::TooLong { prompt: 9, window: 8 }, "failed/Invalid"),
+        (Refusal::NeverFits { needed: 9, pages: 8, page_tokens: 16 }, "failed/Invalid"),
+        (Refusal::Malformed("no tokens"), "failed/Engine"),
+    ];
+    for (refusal, last) in cases {
+        let mut s = submitted(1, 3, 1);
+        let mut fx = Vec::new();
+        s.refused(T, Attempt(0), refusal.clone(), &mut fx);
+        s.check().unwrap();
+        assert_eq!(names(&fx)[0], "release/0");
+        assert!(names(&fx)[1].starts_with(last), "{refusal:?}: {fx:?}");
+    }
+    let mut s = submitted(1, 3, 0);
+    let mut fx = Vec::new();
+    s.refused(T, Attempt(0), Refusal::Draining, &mut fx);
+    assert!(matches!(fx.last(), Some(SessionEffect::Failed(Failure::Overloaded(_)))), "{fx:?}");
+}
+
+#[test]
+fn rejections_become_failures_and_release_nothing() {
+    let cases: [(Rejection, fn(&Failure) -> bool); 5] = [
+        (Rejection::UnknownModel("x".into()), |f| *f == Failure::UnknownModel("x".into())),
+        (Rejection::NoWorker("x".into()), |f| matches!(f, Failure::Unavailable(_))),
+        (Rejection::QueueFull { queued: 1 }, |f| matches!(f, Failure::Overloaded(_))),
+        (Rejection::Timeout(Span(1)), |f| matches!(f, Failure::Overloaded(_))),
+        (Rejection::TooLong { tokens: 2, window: 1 }, |f| matches!(f, Failure::Invalid(_))),
+    ];
+    for (reason, right) in cases {
+        let mut s = Session::new(spec(1, 3), SessionConfig { retry_limit: 2 });
+        let mut fx = Vec::new();
+        s.start(T, &mut fx);
+        s.rejected(T, Attempt(3), reason.clone(), &mut fx);
+        assert_eq!(fx.len(), 1, "another attempt");
+        s.rejected(T, Attempt(0), reason, &mut fx);
+        s.check().unwrap();
+        let [SessionEffect::Place(_), SessionEffect::Failed(failure)] = &fx[..] else { panic!("{fx:?}") };
+        assert!(right(failure), "{failure:?}");
+    }
+}
+
+#[test]
+fn cancel_and_deadline_release_in_every_phase() {
+    let start = |phase: Phase| {
+        let mut s = Session::new(spec(1, 3), SessionConfig { retry_limit: 2 });
+        let mut fx = Vec::new();
+        if phase != Phase::New {
+            s.start(T, &mut fx);
+        }
+        if matches!(phase, Phase::Submitted | Phase::Streaming) {
+            s.placed(T, Attempt(0), plan(1), &mut fx);
+        }
+        if phase == Phase::Streaming {
+            s.token(T, &event(0, 0, 0, None), &mut fx);
+        }
+        assert_eq!(s.phase(), phase);
+        s
+    };
+    let table: [(Phase, &[&str]); 4] = [
+        (Phase::New, &[]),
+        (Phase::Placing, &["release/0"]),
+        (Phase::Submitted, &["cancel/0@w1#1", "release/0"]),
+        (Phase::Streaming, &["cancel/0@w1#1", "release/0"]),
+    ];
+    for (phase, held) in table {
+        for (failure, expire) in [(Failure::Cancelled, false), (Failure::Deadline, true)] {
+            let mut s = start(phase);
+            let mut fx = Vec::new();
+            s.expire(T, &mut fx);
+            assert!(fx.is_empty(), "too early");
+            match expire {
+                true => s.expire(s.next_deadline().unwrap(), &mut fx),
+                false => s.cancel(T, &mut fx),
+            }
+            s.cancel(T, &mut fx);
+            s.placed(T, Attempt(0), plan(1), &mut fx);
+            s.token(T, &event(0, 0, 1, None), &mut fx);
+            s.check().unwrap();
+            let mut want: Vec<String> = held.iter().map(ToString::to_string).collect();
+            want.push(format!("failed/{failure:?}"));
+            assert_eq!(names(&fx), want, "{phase:?}");
+        }
+    }
+}
+
+#[test]
+fn a_stop_string_ends_its_choice_alone() {
+    let mut s = submitted(2, 9, 0);
+    let mut fx = Vec::new();
+    s.token(T, &event(0, 0, 0, None), &mut fx);
+    s.token(T, &event(0, 1, 0, None), &mut fx);
+    fx.clear();
+    s.stop_choice(T, 0, &mut fx);
+    s.stop_choice(T, 0, &mut fx);
+    s.stop_choice(T, 5, &mut fx);
+    s.token(T, &event(0, 0, 1, None), &mut fx);
+    s.token(T, &event(0, 1, 1, None), &mut fx);
+    s.check().unwrap();
+    s.stop_choice(T, 1, &mut fx);
+    s.check().unwrap();
+    assert_eq!(names(&fx), ["cancel-choice/0", "deliver/1.1", "cancel/0@w1#1", "release/0", "finished"]);
+    assert_eq!(s.finish(0), Some(Finish::StopString));
+}
+
+#[test]
+fn lost_messages_are_fetched_again_not_skipped() {
+    let mut s = submitted(1, 9, 1);
+    let mut fx = Vec::new();
+    s.token(T, &event(0, 0, 0, None), &mut fx);
+    s.token(T, &event(0, 0, 2, None), &mut fx);
+    assert_eq!(names(&fx), ["deliver/0.0", "cancel/0@w1#1", "release/0", "place/1"]);
+    s.check().unwrap();
+    let mut s = submitted(1, 9, 1);
+    fx.clear();
+    s.done(T, Attempt(0), Usage::default(), &mut fx);
+    assert_eq!(names(&fx), ["release/0", "place/1"], "ended without its tokens");
+}
+
+#[test]
+fn a_worker_that_overruns_is_cut() {
+    let mut s = submitted(1, 2, 0);
+    let mut fx = Vec::new();
+    s.token(T, &event(0, 0, 0, None), &mut fx);
+    s.token(T, &event(0, 0, 1, None), &mut fx);
+    assert_eq!(names(&fx)[2..], ["cancel/0@w1#1".to_string(), "release/0".into(), "finished".into()]);
+    assert_eq!(s.finish(0), Some(Finish::Length));
+    s.check().unwrap();
+}
+
+#[test]
+fn prompt_logprobs_are_delivered_once() {
+    let mut s =
+        Session::new(RequestSpec { prompt_logprobs: true, ..spec(1, 4) }, SessionConfig { retry_limit: 1 });
+    let mut fx = Vec::new();
+    s.start(T, &mut fx);
+    s.placed(T, Attempt(0), plan(1), &mut fx);
+    fx.clear();
+    s.prompt_logprobs(T, Attempt(0), 1, vec![Logprobs::default(); 2], &mut fx);
+    s.worker_lost(T, &worker(1), &mut fx);
+    s.placed(T, Attempt(1), plan(2), &mut fx);
+    s.prompt_logprobs(T, Attempt(0), 3, vec![Logprobs::default(); 1], &mut fx);
+    s.prompt_logprobs(T, Attempt(1), 1, vec![Logprobs::default(); 3], &mut fx);
+    let prompts: Vec<_> = names(&fx).into_iter().filter(|n| n.starts_with("prompt")).collect();
+    assert_eq!(prompts, ["prompt/1+2", "prompt/3+1"]);
+    s.worker_lost(T, &worker(2), &mut fx);
+    s.check().unwrap();
+}
+
+/// One random life: messages are late, doubled and lost, workers die, the client stops or leaves.
+struct Life {
+    rng: Rng,
+    session: Session,
+    fx: Vec<SessionEffect>,
+    seen: usize,
+    choices: u32,
+    max: u32,
+    /// Attempt → next index of each choice, for workers that are at it.
+    at_work: Vec<(u32, Vec<u32>)>,
+    asked: Vec<u32>,
+    rejected: Vec<u32>,
+}
+
+impl Life {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let choices = 1 + rng.below(3) as u32;
+        let max = 1 + rng.below(6) as u32;
+        let config = SessionConfig { retry_limit: rng.below(4) as u32 };
+        let session = Session::new(spec(choices as usize, max), config);
+        let (fx, at_work, asked, rejected) = Default::default();
+        Self { rng, session, fx, seen: 0, choices, max, at_work, asked, rejected }
+    }
+
+    /// Reads the effects that are new.
+    fn react(&mut self) {
+        for effect in &self.fx[self.seen..] {
+            match effect {
+                SessionEffect::Place(p) => self.asked.push(p.attempt.0),
+                SessionEffect::Submit { spec, .. } => {
+                    let next = spec.resumed.iter().map(|r| match r.ended {
+                        true => u32::MAX,
+                        false => r.tokens.len() as u32,
+                    });
+                    self.at_work.push((spec.attempt.0, next.collect()));
+                }
+                _ => {}
+            }
+        }
+        self.seen = self.fx.len();
+    }
+
+    fn step(&mut self) {
+        let attempt = Attempt(self.rng.below(u64::from(self.session.spec().attempt.0) + 1) as u32);
+        let (rng, s, fx) = (&mut self.rng, &mut self.session, &mut self.fx);
+        let which = worker(rng.below(3));
+        match rng.below(20) {
+            0..=2 => s.placed(T, attempt, Plan { worker: which, why: "test" }, fx),
+            3 if rng.below(6) == 0 => {
+                if s.phase() == Phase::Placing && attempt == s.spec().attempt {
+                    self.rejected.push(attempt.0);
+                }
+                s.rejected(T, attempt, Rejection::QueueFull { queued: 1 }, fx);
+            }
+            4 if rng.below(3) == 0 => s.refused(T, attempt, Refusal::Draining, fx),
+            5 if rng.below(3) == 0 => s.worker_lost(T, &which, fx),
+            6 if rng.below(8) == 0 => s.done(T, attempt, Usage::default(), fx),
+            7 if rng.below(10) == 0 => s.cancel(T, fx),
+            8 if rng.below(10) == 0 => s.expire(Time(rng.below(2) * 90_000_000_000), fx),
+            9 if rng.below(6) == 0 => s.stop_choice(T, rng.below(4) as u32, fx),
+            10 if rng.below(10) == 0 => s.failed_at_worker(T, attempt, "bad".into(), fx),
+            11 => s.accepted(T, attempt),
+            _ if !self.at_work.is_empty() => {
+                let i = rng.below(self.at_work.len() as u64) as usize;
+                let (attempt, next) = &mut self.at_work[i];
+                let choice = rng.below(u64::from(self.choices)) as u32;
+                let index = &mut next[choice as usize];
+                if *index < self.max {
+                    let finish = (*index + 1 == self.max).then_some(Finish::Length);
+                    let event = event(*attempt, choice, *index, finish);
+                    for _ in 0..=u8::from(rng.below(4) == 0) {
+                        s.token(T, &event, fx);
+                    }
+                    // Rarely the next message is lost.
+                    *index += 1 + u32::from(rng.below(30) == 0);
+                }
+            }
+            _ => {}
+        }
+        enforce(self.session.check());
+        self.react();
+    }
+
+    /// What holds for a life that is over.
+    fn verify(&self) {
+        let last = |e: &&SessionEffect| matches!(e, SessionEffect::Finished | SessionEffect::Failed(_));
+        assert_eq!(self.fx.iter().filter(last).count(), 1);
+        assert!(self.fx.last().is_some_and(|e| last(&e)), "nothing comes after the last effect");
+        for &attempt in &self.asked {
+            let released =
+                |e: &&SessionEffect| matches!(e, SessionEffect::Release { attempt: a, .. } if a.0 == attempt);
+            let want = usize::from(!self.rejected.contains(&attempt));
+            assert_eq!(self.fx.iter().filter(released).count(), want, "releases of attempt {attempt}");
+        }
+        for choice in 0..self.choices {
+            let shown: Vec<(u32, Token)> = self
+                .fx
+                .iter()
+                .filter_map(|e| match e {
+                    SessionEffect::Deliver(t) if t.seq.choice == choice => Some((t.index, t.token)),
+                    _ => None,
+                })
+                .collect();
+            let want: Vec<_> = (0..shown.len() as u32).map(|i| (i, truth(choice, i))).collect();
+            assert_eq!(shown, want, "no token repeated, missing or changed");
+            let finished = matches!(self.fx.last(), Some(SessionEffect::Finished));
+            let stopped = self.session.finish(choice) == Some(Finish::StopString);
+            assert!(!finished || stopped || shown.len() == self.max as usize, "finished too early");
+        }
+    }
+}
+
+#[test]
+fn random_lives_end_clean() {
+    panic_on_broken();
+    let (mut finished, mut retried) = (0, 0);
+    for seed in 0..4000 {
+        let mut life = Life::new(seed);
+        life.session.start(T, &mut life.fx);
+        life.react();
+        for _ in 0..300 {
+            life.step();
+        }
+        life.session.cancel(T, &mut life.fx);
+        enforce(life.session.check());
+        life.verify();
+        finished += u32::from(matches!(life.fx.last(), Some(SessionEffect::Finished)));
+        retried += u32::from(life.session.retries() > 0);
+    }
+    assert!(finished > 400 && retried > 400, "the lives are dull: {finished} finished, {retried} retried");
+}
