@@ -1,1 +1,29 @@
+//! The live side of actor-node: ractor actors around the cores of `policies`, HTTP, and the wiring of roles.
+//!
+//! ```text
+//! Node                       starts the roles of this process, restarts what fails, drains on SIGTERM
+//! ├─ Controller              actor around policies::placement
+//! ├─ Worker                  loads the model; restarts scheduler and engine
+//! │  └─ Scheduler            actor around policies::batch; drives the engine's own OS thread
+//! │     (or Whole            bridge to the whole mistral.rs engine)
+//! ├─ Gateway                 HTTP listener, and the door that events of workers and controllers come through
+//! │  └─ Session × n          one a request, actor around policies::session
+//! └─ Pool                    KV pages in RAM
+//! ```
+//!
+//! Roles know each other only through [`doors`]: ids and plain messages.
+#![forbid(unsafe_code)]
 
+pub mod doors;
+
+pub mod controller;
+pub mod gateway;
+pub mod node;
+pub mod pool;
+pub mod worker;
+
+pub mod clock;
+pub mod metrics;
+pub mod models;
+pub mod supervise;
+pub mod telemetry;

@@ -1,1 +1,68 @@
-fn main() {}
+//! The binary: arguments → configuration → logs → node.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use actors::{models, node, telemetry};
+use anyhow::{Context, Result};
+use config::{Cli, Command, Config, Environment};
+
+/// Exit code for a wrong command line or configuration.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = match Cli::parse_from_args(std::env::args_os(), env!("CARGO_PKG_VERSION")) {
+        Ok(cli) => cli,
+        Err(exit) => {
+            print(exit.code == 0, exit.text.trim_end());
+            return ExitCode::from(exit.code);
+        }
+    };
+    let config = match config::load(&cli.overrides, &Environment::of_process()) {
+        Ok(config) => config,
+        Err(e) => {
+            print(false, &format!("error: {e}"));
+            return ExitCode::from(USAGE);
+        }
+    };
+    match run(&cli, config) {
+        Ok(code) => code,
+        Err(e) => {
+            print(false, &format!("error: {e:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli, config: Config) -> Result<ExitCode> {
+    if cli.overrides.dump_config {
+        print(true, config.to_toml().context("cannot print the configuration")?.trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(Command::Sim(args)) = &cli.command {
+        print(true, sim::run_cli(args)?.trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    telemetry::start_logs(&config.log)?;
+    if let Some(Command::Model { action }) = &cli.command {
+        print(true, models::run(action, &config)?.trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let metrics = telemetry::start_metrics()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start tokio")?;
+    let code = runtime.block_on(node::run(Arc::new(config), metrics))?;
+    // Whatever still blocks (a model being loaded, an engine in a long step) must not hold up the exit.
+    runtime.shutdown_background();
+    Ok(code)
+}
+
+/// The one place that writes for the person (or script) that started the process; logs go through `tracing`.
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the command's own output")]
+fn print(to_stdout: bool, text: &str) {
+    if text.is_empty() {
+    } else if to_stdout {
+        println!("{text}");
+    } else {
+        eprintln!("{text}");
+    }
+}

@@ -10,6 +10,7 @@ use crate::http::HttpConfig;
 use crate::log::LogConfig;
 use crate::model::ModelConfig;
 use crate::node::NodeConfig;
+use crate::pool::PoolConfig;
 use crate::runtime::RuntimeConfig;
 
 /// Every setting of a node. `Config::default()` is valid and serves.
@@ -32,6 +33,8 @@ pub struct Config {
     pub gateway: GatewayConfig,
     /// Admission and placement.
     pub controller: ControllerConfig,
+    /// `[pool]`
+    pub pool: PoolConfig,
 }
 
 impl Config {

@@ -5,6 +5,7 @@ use blake3::Hasher;
 use crate::request::Token;
 
 pub mod table;
+pub mod tier;
 
 /// Shape of one KV page of one model, the same on every node that may exchange pages.
 ///

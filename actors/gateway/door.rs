@@ -1,0 +1,219 @@
+//! The gateway's door, and the root that restarts it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use config::ids::RequestId;
+use engine::ModelCard;
+use policies::batch::BatchEffect;
+use policies::placement::PlacementEffect;
+use policies::session::Failure;
+use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+
+use crate::doors::{ControllerMsg, GatewayMsg, GatewayStats};
+use crate::supervise::{Backoff, TaskKind, spawn};
+
+use super::Shared;
+use super::error::outcome;
+use super::session::SessionMsg;
+
+/// What the root takes.
+#[derive(Debug)]
+pub(crate) enum RootMsg {
+    /// Start the door again.
+    Restart,
+}
+
+/// What the root is made of.
+#[derive(Debug)]
+pub(crate) struct RootArgs {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// Supervises the door.
+#[derive(Debug)]
+pub(crate) struct Root;
+
+/// The root's state.
+#[derive(Debug)]
+pub(crate) struct RootState {
+    shared: Arc<Shared>,
+    backoff: Backoff,
+}
+
+impl Actor for Root {
+    type Msg = RootMsg;
+    type State = RootState;
+    type Arguments = RootArgs;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<RootMsg>,
+        RootArgs { shared }: RootArgs,
+    ) -> Result<RootState, ActorProcessingErr> {
+        open(&shared, &myself).await?;
+        Ok(RootState { shared, backoff: Backoff::default() })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<RootMsg>,
+        message: RootMsg,
+        state: &mut RootState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            RootMsg::Restart => {
+                open(&state.shared, &myself).await?;
+                // The controller answers with the models that are ready, in case the old door missed one.
+                state.shared.doors.to_controller(ControllerMsg::GatewayJoined(state.shared.node.clone()));
+                Ok(())
+            }
+        }
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<RootMsg>,
+        event: SupervisionEvent,
+        state: &mut RootState,
+    ) -> Result<(), ActorProcessingErr> {
+        let why = match event {
+            SupervisionEvent::ActorFailed(_, why) => why.to_string(),
+            SupervisionEvent::ActorTerminated(_, _, why) => why.unwrap_or_else(|| "stopped".into()),
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => return Ok(()),
+        };
+        let delay = state.backoff.next_delay();
+        tracing::error!(why, delay_ms = delay.as_millis() as u64, "the gateway's door ended; restarting it");
+        metrics::counter!(crate::metrics::RESTARTS, "actor" => "gateway").increment(1);
+        // The sessions were the door's children and have died with it.
+        state.shared.sessions.bury_all(&state.shared.doors, &Failure::Unavailable("the gateway was restarted".into()));
+        myself.send_after(delay, || RootMsg::Restart);
+        Ok(())
+    }
+}
+
+/// Starts a door and makes it the one that others find.
+async fn open(shared: &Arc<Shared>, root: &ActorRef<RootMsg>) -> Result<(), ActorProcessingErr> {
+    let (door, _) = Actor::spawn_linked(None, Door, Arc::clone(shared), root.get_cell()).await?;
+    shared.set_door(&door);
+    shared.doors.add_gateway(shared.node.clone(), door);
+    Ok(())
+}
+
+/// Hands what workers and the controller send to the session that it is for, and supervises the sessions.
+#[derive(Debug)]
+pub(crate) struct Door;
+
+impl Actor for Door {
+    type Msg = GatewayMsg;
+    type State = Arc<Shared>;
+    type Arguments = Arc<Shared>;
+
+    async fn pre_start(
+        &self,
+        _myself: ActorRef<GatewayMsg>,
+        shared: Arc<Shared>,
+    ) -> Result<Arc<Shared>, ActorProcessingErr> {
+        Ok(shared)
+    }
+
+    async fn handle(
+        &self,
+        _myself: ActorRef<GatewayMsg>,
+        message: GatewayMsg,
+        shared: &mut Arc<Shared>,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            GatewayMsg::Placement(effect) => {
+                shared.sessions.send(placed_request(&effect), SessionMsg::Placement(effect));
+            }
+            GatewayMsg::Admission { worker, request, attempt, result } => {
+                shared.sessions.send(request, SessionMsg::Admission { worker, attempt, result });
+            }
+            GatewayMsg::Step { worker: _, events } => {
+                let mut by_request: BTreeMap<RequestId, Vec<BatchEffect>> = BTreeMap::new();
+                for event in events {
+                    by_request.entry(event_request(&event)).or_default().push(event);
+                }
+                for (request, events) in by_request {
+                    shared.sessions.send(request, SessionMsg::Events(events));
+                }
+            }
+            GatewayMsg::WorkerLost(worker) => {
+                shared.sessions.broadcast(|| SessionMsg::WorkerLost(worker.clone()));
+            }
+            GatewayMsg::ModelReady(card) => model_ready(shared, card),
+            GatewayMsg::ModelGone(name) => {
+                tracing::warn!(model = name, "no worker serves the model any more");
+                shared.models.gone(&name);
+            }
+            GatewayMsg::Drain => shared.draining.store(true, Ordering::Relaxed),
+            GatewayMsg::Observe(reply) => {
+                let stats = GatewayStats {
+                    sessions: shared.sessions.len(),
+                    models: shared.models.usable().iter().map(|m| m.card.name.clone()).collect(),
+                    draining: shared.draining.load(Ordering::Relaxed),
+                };
+                // The asker may have given up.
+                let _ = reply.send(stats);
+            }
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        _myself: ActorRef<GatewayMsg>,
+        event: SupervisionEvent,
+        shared: &mut Arc<Shared>,
+    ) -> Result<(), ActorProcessingErr> {
+        let (cell, why) = match event {
+            SupervisionEvent::ActorFailed(cell, why) => (cell, why.to_string()),
+            SupervisionEvent::ActorTerminated(cell, _, why) => (cell, why.unwrap_or_else(|| "stopped".into())),
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => return Ok(()),
+        };
+        // A session that ended properly is in the directory no more.
+        let failure = Failure::Engine("its session failed".into());
+        let label = outcome(&failure);
+        if let Some(request) = shared.sessions.bury(cell.get_id(), &shared.doors, failure) {
+            tracing::error!(%request, why, "a session died; its request is cancelled");
+            metrics::counter!(crate::metrics::REQUESTS, "outcome" => label).increment(1);
+        }
+        Ok(())
+    }
+}
+
+fn model_ready(shared: &Arc<Shared>, card: Arc<ModelCard>) {
+    if !shared.models.ready(&card) {
+        return;
+    }
+    let shared = Arc::clone(shared);
+    spawn(TaskKind::Role, "build-tokenizer", async move {
+        let name = card.name.clone();
+        let built = tokio::task::spawn_blocking(move || shared.models.build(&card)).await;
+        match built {
+            Ok(Ok(())) => tracing::info!(model = name, "model ready"),
+            Ok(Err(e)) => tracing::error!(model = name, error = %e, "the model's tokenizer cannot be built"),
+            Err(e) => tracing::error!(model = name, error = %e, "building the model's tokenizer panicked"),
+        }
+    });
+}
+
+const fn placed_request(effect: &PlacementEffect) -> RequestId {
+    match effect {
+        PlacementEffect::Placed { request, .. }
+        | PlacementEffect::Rejected { request, .. }
+        | PlacementEffect::Lost { request, .. } => *request,
+    }
+}
+
+const fn event_request(event: &BatchEffect) -> RequestId {
+    match event {
+        BatchEffect::Token(token) => token.seq.request,
+        BatchEffect::Preempted { seq, .. } => seq.request,
+        BatchEffect::PromptLogprobs { request, .. }
+        | BatchEffect::Done { request, .. }
+        | BatchEffect::Failed { request, .. } => *request,
+    }
+}

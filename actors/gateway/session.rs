@@ -1,0 +1,390 @@
+//! One actor a request (a prompt with its choices), around `policies::session`: carries out the core's effects, turns
+//! tokens into text and hands both to the HTTP side.
+//!
+//! The way out is a channel that has room for all that the request can produce, so that a session never waits for a
+//! client: a stalled one stops only itself. Dropping the [`SessionStream`] is how a client leaves.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use config::ids::{Attempt, WorkerId};
+use engine::text::{StopSet, TextModel};
+use futures_util::Stream;
+use policies::batch::{BatchEffect, Refusal, TokenEvent};
+use policies::invariant;
+use policies::placement::{PlacementEffect, Rejection};
+use policies::request::{Finish, Logprobs, RequestSpec};
+use policies::session::{Failure, Phase, Session, SessionConfig, SessionEffect};
+use policies::time::Time;
+use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use crate::clock;
+use crate::doors::{ControllerMsg, WorkerMsg};
+
+use super::Shared;
+use super::assemble::{Assembler, ScoredToken};
+use super::sessions::Track;
+
+mod timing;
+
+use timing::Timing;
+
+/// What the HTTP side gets. The last one is `Finished` or `Failed`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum SessionOut {
+    /// A worker took the request (again, after a loss).
+    Accepted(WorkerId),
+    /// Log-probabilities of prompt tokens, the first for position `first`.
+    Prompt { first: u32, tokens: Vec<Logprobs> },
+    /// Text of a choice.
+    Delta(Delta),
+    /// All choices ended.
+    Finished(SessionUsage),
+    /// The request failed.
+    Failed(Failure),
+}
+
+/// What one token added to a choice.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Delta {
+    pub(crate) choice: u32,
+    pub(crate) text: String,
+    /// Where asked for.
+    pub(crate) tokens: Vec<ScoredToken>,
+    pub(crate) finish: Option<Finish>,
+}
+
+/// Tokens of one request, for `usage`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SessionUsage {
+    pub(crate) prompt: u64,
+    pub(crate) completion: u64,
+    pub(crate) cached: u64,
+}
+
+/// What a session takes.
+#[derive(Debug)]
+pub(crate) enum SessionMsg {
+    /// Ask for a place.
+    Start,
+    /// The controller answered.
+    Placement(PlacementEffect),
+    /// The worker answered.
+    Admission { worker: WorkerId, attempt: Attempt, result: Result<(), Refusal> },
+    /// A worker's step produced something for this request.
+    Events(Vec<BatchEffect>),
+    /// A worker is gone.
+    WorkerLost(WorkerId),
+    /// The client is gone.
+    ClientGone,
+    /// End with this failure.
+    Abort(Failure),
+    /// The core's deadline.
+    Deadline,
+    /// Panics, as a defect would.
+    #[cfg(test)]
+    Crash,
+}
+
+/// What a session is made of.
+#[derive(Debug)]
+pub(crate) struct SessionArgs {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) spec: RequestSpec,
+    pub(crate) text: Arc<TextModel>,
+    pub(crate) stops: Option<Arc<StopSet>>,
+    /// Nothing was asked to be generated (`max_tokens: 0`): one token is drawn, since a worker does no less, and
+    /// neither shown nor counted.
+    pub(crate) discard_output: bool,
+}
+
+/// Starts a session under `supervisor`.
+///
+/// # Errors
+/// When the supervisor has stopped.
+pub(crate) async fn start(
+    args: SessionArgs,
+    supervisor: &ActorRef<crate::doors::GatewayMsg>,
+) -> Result<SessionStream, SpawnErr> {
+    let (out, rx) = mpsc::channel(room(&args.spec));
+    let track = Arc::new(Track { request: args.spec.id, held: Default::default(), out });
+    let (actor, _) = Actor::spawn_linked(None, SessionActor, (args, track), supervisor.get_cell()).await?;
+    let stream = SessionStream { rx, actor, done: false };
+    // A session that has died already has said so on its channel.
+    let _ = stream.actor.cast(SessionMsg::Start);
+    Ok(stream)
+}
+
+/// Messages that a request can produce at most: one a token and choice, one a prompt token, one acceptance an attempt,
+/// one end.
+fn room(spec: &RequestSpec) -> usize {
+    let tokens = (spec.max_tokens as usize).saturating_add(2).saturating_mul(spec.choices());
+    let prompt = if spec.prompt_logprobs { spec.prompt.len() } else { 0 };
+    tokens.saturating_add(prompt).saturating_add(128).min(tokio::sync::Semaphore::MAX_PERMITS)
+}
+
+/// The client's end of a session. Dropping it before its last message cancels the request.
+#[derive(Debug)]
+pub(crate) struct SessionStream {
+    rx: mpsc::Receiver<SessionOut>,
+    actor: ActorRef<SessionMsg>,
+    done: bool,
+}
+
+impl Stream for SessionStream {
+    type Item = SessionOut;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<SessionOut>> {
+        if self.done {
+            return Poll::Ready(None);
+        }
+        // Closed without a last message: the session was killed.
+        let lost = || SessionOut::Failed(Failure::Engine("its session was stopped".into()));
+        let out = ready!(self.rx.poll_recv(cx)).unwrap_or_else(lost);
+        self.done = matches!(out, SessionOut::Finished(_) | SessionOut::Failed(_));
+        Poll::Ready(Some(out))
+    }
+}
+
+impl Drop for SessionStream {
+    fn drop(&mut self) {
+        if !self.done {
+            // It may have ended meanwhile.
+            let _ = self.actor.cast(SessionMsg::ClientGone);
+        }
+    }
+}
+
+/// The actor.
+#[derive(Debug)]
+pub(crate) struct SessionActor;
+
+/// Its state.
+#[derive(Debug)]
+pub(crate) struct SessionState {
+    shared: Arc<Shared>,
+    core: Session,
+    track: Arc<Track>,
+    choices: Vec<Assembler>,
+    discard_output: bool,
+    cached: Option<u32>,
+    /// What the client is told instead of `Cancelled`, when it was not the client who left.
+    abort: Option<Failure>,
+    timing: Timing,
+    timer: Option<AbortHandle>,
+}
+
+impl Actor for SessionActor {
+    type Msg = SessionMsg;
+    type State = SessionState;
+    type Arguments = (SessionArgs, Arc<Track>);
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<SessionMsg>,
+        (args, track): Self::Arguments,
+    ) -> Result<SessionState, ActorProcessingErr> {
+        let SessionArgs { shared, spec, text, stops, discard_output } = args;
+        let choices = (0..spec.choices()).map(|_| Assembler::new(&text, &spec.prompt, stops.as_ref())).collect();
+        let timing = Timing::new(clock::now(), spec.choices());
+        let core = Session::new(spec, SessionConfig { retry_limit: shared.limits.retry_limit });
+        let timer = core.next_deadline().map(|at| {
+            let wait = at.since(clock::now()).to_duration();
+            myself.send_after(wait, || SessionMsg::Deadline).abort_handle()
+        });
+        shared.sessions.insert(myself, Arc::clone(&track));
+        let (cached, abort) = (None, None);
+        Ok(SessionState { shared, core, track, choices, discard_output, cached, abort, timing, timer })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<SessionMsg>,
+        message: SessionMsg,
+        state: &mut SessionState,
+    ) -> Result<(), ActorProcessingErr> {
+        let now = clock::now();
+        state.take(message, now);
+        if let Some(broken) = invariant::enforce(state.core.check()) {
+            tracing::error!(request = %state.track.request, name = broken.name, detail = broken.detail, "invariant broken");
+            metrics::counter!(crate::metrics::BROKEN_INVARIANTS, "name" => broken.name).increment(1);
+        }
+        if state.core.phase() == Phase::Ended {
+            myself.stop(None);
+        }
+        Ok(())
+    }
+
+    async fn post_stop(
+        &self,
+        _myself: ActorRef<SessionMsg>,
+        state: &mut SessionState,
+    ) -> Result<(), ActorProcessingErr> {
+        if let Some(timer) = state.timer.take() {
+            timer.abort();
+        }
+        // Stopped from outside before its end: everything is given back all the same.
+        let mut fx = Vec::new();
+        state.core.cancel(clock::now(), &mut fx);
+        state.carry_out(fx, clock::now());
+        state.shared.sessions.remove(state.track.request);
+        Ok(())
+    }
+}
+
+impl SessionState {
+    fn take(&mut self, message: SessionMsg, now: Time) {
+        let mut fx = Vec::new();
+        match message {
+            SessionMsg::Start => {
+                let tokens = self.core.spec().prompt.len() as u64;
+                metrics::counter!(crate::metrics::PROMPT_TOKENS).increment(tokens);
+                self.core.start(now, &mut fx);
+            }
+            SessionMsg::Placement(effect) => self.placement(effect, now, &mut fx),
+            SessionMsg::Admission { worker, attempt, result: Ok(()) } => {
+                self.core.accepted(now, attempt);
+                if self.core.is_accepted() && self.core.worker() == Some(&worker) {
+                    self.send(SessionOut::Accepted(worker));
+                }
+            }
+            SessionMsg::Admission { worker: _, attempt, result: Err(why) } => {
+                self.core.refused(now, attempt, why, &mut fx);
+            }
+            SessionMsg::Events(events) => {
+                for event in events {
+                    self.event(event, now, &mut fx);
+                    // Before the next one, so that nothing is shown after a stop string.
+                    self.carry_out(std::mem::take(&mut fx), now);
+                }
+            }
+            SessionMsg::WorkerLost(worker) => self.core.worker_lost(now, &worker, &mut fx),
+            SessionMsg::ClientGone => self.core.cancel(now, &mut fx),
+            SessionMsg::Abort(failure) => {
+                self.abort = Some(failure);
+                self.core.cancel(now, &mut fx);
+            }
+            SessionMsg::Deadline => self.core.expire(now, &mut fx),
+            #[cfg(test)]
+            SessionMsg::Crash => panic!("asked to"),
+        }
+        self.carry_out(fx, now);
+    }
+
+    fn placement(&mut self, effect: PlacementEffect, now: Time, fx: &mut Vec<SessionEffect>) {
+        match effect {
+            PlacementEffect::Placed { attempt, plan, .. } => self.core.placed(now, attempt, plan, fx),
+            PlacementEffect::Rejected { attempt, reason, .. } => self.core.rejected(now, attempt, reason, fx),
+            PlacementEffect::Lost { attempt, worker, .. } => {
+                if attempt == self.core.spec().attempt {
+                    self.core.worker_lost(now, &worker, fx);
+                }
+            }
+        }
+    }
+
+    fn event(&mut self, event: BatchEffect, now: Time, fx: &mut Vec<SessionEffect>) {
+        match event {
+            BatchEffect::Token(token) => self.core.token(now, &token, fx),
+            BatchEffect::PromptLogprobs { attempt, first, tokens, .. } => {
+                self.core.prompt_logprobs(now, attempt, first, tokens, fx);
+            }
+            BatchEffect::Done { attempt, usage, .. } => self.core.done(now, attempt, usage, fx),
+            BatchEffect::Failed { attempt, reason, .. } => self.core.failed_at_worker(now, attempt, reason, fx),
+            // The worker counts it; the stream only has a gap in time.
+            BatchEffect::Preempted { .. } => {}
+        }
+    }
+
+    fn carry_out(&mut self, fx: Vec<SessionEffect>, now: Time) {
+        let mut work = VecDeque::from(fx);
+        let mut more = Vec::new();
+        while let Some(effect) = work.pop_front() {
+            self.effect(effect, now, &mut more);
+            work.extend(more.drain(..));
+        }
+    }
+
+    fn effect(&mut self, effect: SessionEffect, now: Time, more: &mut Vec<SessionEffect>) {
+        let doors = &self.shared.doors;
+        match effect {
+            SessionEffect::Place(request) => {
+                let (attempt, model) = (request.attempt, request.model.clone());
+                self.track.update(|held| (held.attempt, held.booked) = (attempt, true));
+                if !doors.to_controller(ControllerMsg::Place { gateway: self.shared.node.clone(), request }) {
+                    self.track.update(|held| held.booked = false);
+                    self.core.rejected(now, attempt, Rejection::NoWorker(model), more);
+                }
+            }
+            SessionEffect::Submit { worker, spec } => {
+                self.track.update(|held| held.worker = Some(worker.clone()));
+                if !doors.to_worker(&worker, WorkerMsg::Submit { gateway: self.shared.node.clone(), spec }) {
+                    self.core.worker_lost(now, &worker, more);
+                }
+            }
+            SessionEffect::Deliver(event) => self.deliver(event, now, more),
+            SessionEffect::DeliverPrompt { first, tokens } => self.send(SessionOut::Prompt { first, tokens }),
+            SessionEffect::CancelAt { worker, request, attempt } => {
+                doors.to_worker(&worker, WorkerMsg::Cancel { request, attempt });
+            }
+            SessionEffect::CancelChoice { worker, request, attempt, choice } => {
+                doors.to_worker(&worker, WorkerMsg::CancelChoice { request, attempt, choice });
+            }
+            SessionEffect::Release { request, attempt } => {
+                doors.to_controller(ControllerMsg::Release { request, attempt });
+                self.track.update(|held| (held.booked, held.worker) = (false, None));
+            }
+            SessionEffect::Finished => {
+                self.timing.end(now, "success");
+                self.send(SessionOut::Finished(self.usage()));
+            }
+            SessionEffect::Failed(failure) => {
+                let failure = if failure == Failure::Cancelled { self.abort.take().unwrap_or(failure) } else { failure };
+                self.timing.end(now, super::error::outcome(&failure));
+                self.send(SessionOut::Failed(failure));
+            }
+        }
+    }
+
+    /// Shows a token; a stop string in its text ends the choice.
+    fn deliver(&mut self, event: TokenEvent, now: Time, more: &mut Vec<SessionEffect>) {
+        let choice = event.seq.choice;
+        self.cached.get_or_insert(event.cached_tokens);
+        let Some(assembler) = self.choices.get_mut(choice as usize) else { return };
+        if self.discard_output {
+            let finish = Some(Finish::Length);
+            return self.send(SessionOut::Delta(Delta { choice, finish, ..Delta::default() }));
+        }
+        self.timing.token(now, choice as usize);
+        let piece = assembler.push(event.token, event.logprobs, event.finish);
+        if piece.finish == Some(Finish::StopString) {
+            self.core.stop_choice(now, choice, more);
+        }
+        if !piece.text.is_empty() || !piece.tokens.is_empty() || piece.finish.is_some() {
+            let (text, tokens, finish) = (piece.text, piece.tokens, piece.finish);
+            self.send(SessionOut::Delta(Delta { choice, text, tokens, finish }));
+        }
+    }
+
+    fn usage(&self) -> SessionUsage {
+        let spec = self.core.spec();
+        let drawn: usize = (0..spec.choices()).map(|c| self.core.tokens(c as u32).len()).sum();
+        SessionUsage {
+            prompt: spec.prompt.len() as u64,
+            completion: if self.discard_output { 0 } else { drawn as u64 },
+            cached: u64::from(self.cached.unwrap_or(0)),
+        }
+    }
+
+    fn send(&self, out: SessionOut) {
+        // A closed channel is a client that left, which its stream's drop reports; a full one cannot be.
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.track.out.try_send(out) {
+            tracing::error!(request = %self.track.request, "the way to the client is full");
+            metrics::counter!(crate::metrics::BROKEN_INVARIANTS, "name" => "session_out_has_room").increment(1);
+        }
+    }
+}

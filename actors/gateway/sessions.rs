@@ -1,0 +1,121 @@
+//! The sessions that live, by request: how the door finds them, and what has to be given back when one dies.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use config::ids::{Attempt, RequestId, WorkerId};
+use policies::session::Failure;
+use ractor::{ActorId, ActorRef};
+use tokio::sync::mpsc;
+
+use crate::doors::{ControllerMsg, Doors, WorkerMsg};
+
+use super::session::{SessionMsg, SessionOut};
+
+/// What a session holds elsewhere, kept outside of it so that it can be given back when the session has panicked.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held {
+    pub(crate) attempt: Attempt,
+    /// A place was asked for and not released.
+    pub(crate) booked: bool,
+    /// The worker that may be at it.
+    pub(crate) worker: Option<WorkerId>,
+}
+
+/// A session's way out, shared by the session and the directory.
+#[derive(Debug)]
+pub(crate) struct Track {
+    pub(crate) request: RequestId,
+    pub(crate) held: Mutex<Held>,
+    pub(crate) out: mpsc::Sender<SessionOut>,
+}
+
+impl Track {
+    pub(crate) fn update(&self, change: impl FnOnce(&mut Held)) {
+        change(&mut self.held.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Gives back what the session held and tells its client: for a session that cannot do so itself.
+    fn abandon(&self, doors: &Doors, failure: Failure) {
+        let held = std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
+        let (request, attempt) = (self.request, held.attempt);
+        if let Some(worker) = held.worker {
+            doors.to_worker(&worker, WorkerMsg::Cancel { request, attempt });
+        }
+        if held.booked {
+            doors.to_controller(ControllerMsg::Release { request, attempt });
+        }
+        // A client that is gone needs no news, and the channel keeps a place for the last message.
+        let _ = self.out.try_send(SessionOut::Failed(failure));
+    }
+}
+
+/// The directory of sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    live: Mutex<BTreeMap<RequestId, (ActorRef<SessionMsg>, Arc<Track>)>>,
+}
+
+impl Sessions {
+    pub(crate) fn insert(&self, actor: ActorRef<SessionMsg>, track: Arc<Track>) {
+        self.with(|live| live.insert(track.request, (actor, track)));
+    }
+
+    pub(crate) fn remove(&self, request: RequestId) {
+        self.with(|live| live.remove(&request));
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Sends to the session of exactly this request; one that has ended needs no news.
+    pub(crate) fn send(&self, request: RequestId, message: SessionMsg) {
+        let actor = {
+            let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+            live.get(&request).map(|(actor, _)| actor.clone())
+        };
+        if let Some(actor) = actor {
+            // Ended between look-up and send.
+            let _ = actor.cast(message);
+        }
+    }
+
+    /// Sends to all sessions.
+    pub(crate) fn broadcast(&self, message: impl Fn() -> SessionMsg) {
+        let actors: Vec<_> = self.with(|live| live.values().map(|(actor, _)| actor.clone()).collect());
+        for actor in actors {
+            // Ended between look-up and send.
+            let _ = actor.cast(message());
+        }
+    }
+
+    /// Ends all sessions with `failure`.
+    pub(crate) fn abort_all(&self, failure: &Failure) {
+        self.broadcast(|| SessionMsg::Abort(failure.clone()));
+    }
+
+    /// Cleans up after a session that died without doing so. Gives back its request, none if it had ended properly.
+    pub(crate) fn bury(&self, actor: ActorId, doors: &Doors, failure: Failure) -> Option<RequestId> {
+        let track = self.with(|live| {
+            let request = live.iter().find(|(_, (a, _))| a.get_id() == actor).map(|(request, _)| *request)?;
+            live.remove(&request).map(|(_, track)| track)
+        })?;
+        track.abandon(doors, failure);
+        Some(track.request)
+    }
+
+    /// Cleans up after all sessions, which died with the door.
+    pub(crate) fn bury_all(&self, doors: &Doors, failure: &Failure) {
+        for (_, track) in self.with(std::mem::take).into_values() {
+            track.abandon(doors, failure.clone());
+        }
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut BTreeMap<RequestId, (ActorRef<SessionMsg>, Arc<Track>)>) -> T) -> T {
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let out = f(&mut live);
+        metrics::gauge!(crate::metrics::SESSIONS).set(live.len() as f64);
+        out
+    }
+}

@@ -1,0 +1,171 @@
+//! A small blocking HTTP client over `reqwest`, and raw sockets for what a well-behaved client cannot do.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::DEADLINE;
+
+/// A client of one node.
+#[derive(Clone)]
+pub struct Client {
+    base: String,
+    http: reqwest::blocking::Client,
+}
+
+/// A whole response.
+#[derive(Debug)]
+pub struct Response {
+    /// Status code.
+    pub status: u16,
+    /// Headers.
+    pub headers: reqwest::header::HeaderMap,
+    body: Vec<u8>,
+}
+
+impl Response {
+    /// The body as text.
+    pub fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).expect("the body is UTF-8")
+    }
+
+    /// The body as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e} in {}", self.text()))
+    }
+
+    /// A header as text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// Asserts OpenAI's error shape with this status and gives the error object.
+    pub fn error(&self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{}", self.text());
+        assert_eq!(self.header("content-type"), Some("application/json"), "{}", self.text());
+        let error = self.json()["error"].clone();
+        for key in ["message", "type"] {
+            assert!(error[key].is_string(), "{key} is missing in {error}");
+        }
+        for key in ["param", "code"] {
+            assert!(error.get(key).is_some(), "{key} is missing in {error}");
+        }
+        error
+    }
+}
+
+impl Client {
+    /// A client of the node at `base`.
+    pub fn new(base: &str) -> Self {
+        let http = reqwest::blocking::Client::builder().timeout(DEADLINE).no_proxy().build().unwrap();
+        Self { base: base.to_owned(), http }
+    }
+
+    /// GET.
+    pub fn get(&self, path: &str) -> reqwest::Result<Response> {
+        Self::whole(self.http.get(format!("{}{path}", self.base)).send()?)
+    }
+
+    /// Any method, headers and body.
+    pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Response {
+        let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
+        let mut request = self.http.request(method, format!("{}{path}", self.base)).body(body);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        Self::whole(request.send().unwrap()).unwrap()
+    }
+
+    /// POST of JSON.
+    pub fn post(&self, path: &str, body: &Value) -> Response {
+        self.send("POST", path, &[("content-type", "application/json")], body.to_string().into_bytes())
+    }
+
+    /// POST of JSON that is answered 200; gives the body.
+    pub fn ok(&self, path: &str, body: &Value) -> Value {
+        let response = self.post(path, body);
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.json()
+    }
+
+    /// POST of a streaming request: all events up to `[DONE]`, which has to be the last line.
+    pub fn stream(&self, path: &str, body: &Value) -> Vec<Value> {
+        let mut body = body.clone();
+        body["stream"] = true.into();
+        let response = self.post(path, &body);
+        assert_eq!(response.status, 200, "{}", response.text());
+        assert!(response.header("content-type").unwrap().starts_with("text/event-stream"));
+        events(&response.text())
+    }
+
+    fn whole(response: reqwest::blocking::Response) -> reqwest::Result<Response> {
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Ok(Response { status, headers, body: response.bytes()?.to_vec() })
+    }
+}
+
+/// The events of a complete SSE body.
+pub fn events(text: &str) -> Vec<Value> {
+    let mut lines: Vec<&str> = text.lines().filter(|l| !l.is_empty()).collect();
+    assert_eq!(lines.pop(), Some("data: [DONE]"), "the stream does not end with [DONE]: {text}");
+    lines
+        .into_iter()
+        .map(|line| serde_json::from_str(line.strip_prefix("data: ").expect("an event")).expect("JSON"))
+        .collect()
+}
+
+/// Text of one choice of a completion stream (`text`) or chat stream (`delta.content`).
+pub fn text_of(events: &[Value], index: u64) -> String {
+    events
+        .iter()
+        .flat_map(|e| e["choices"].as_array().into_iter().flatten())
+        .filter(|c| c["index"] == index)
+        .filter_map(|c| c["text"].as_str().or_else(|| c["delta"]["content"].as_str()))
+        .collect()
+}
+
+/// A raw connection that has sent a POST and reads the answer line by line.
+pub struct Raw {
+    reader: BufReader<TcpStream>,
+}
+
+impl Raw {
+    /// Sends a POST of JSON to the node at `base` and reads nothing yet.
+    pub fn post(base: &str, path: &str, body: &Value) -> Self {
+        let body = body.to_string();
+        let mut stream = TcpStream::connect(base.strip_prefix("http://").unwrap()).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        write!(
+            stream,
+            "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        Self { reader: BufReader::new(stream) }
+    }
+
+    /// Reads until `count` SSE data lines have come.
+    pub fn read_events(&mut self, count: usize) -> Vec<String> {
+        let mut seen = Vec::new();
+        let mut line = String::new();
+        while seen.len() < count {
+            line.clear();
+            assert_ne!(self.reader.read_line(&mut line).unwrap(), 0, "the stream ended after {seen:?}");
+            if let Some(data) = line.trim_end().strip_prefix("data: ") {
+                seen.push(data.to_owned());
+            }
+        }
+        seen
+    }
+
+    /// Reads whatever comes until the connection ends or `limit` passes.
+    pub fn rest(mut self, limit: Duration) -> String {
+        self.reader.get_ref().set_read_timeout(Some(limit)).unwrap();
+        let mut all = Vec::new();
+        // A time-out is an answer too: what came until then.
+        let _ = self.reader.read_to_end(&mut all);
+        String::from_utf8_lossy(&all).into_owned()
+    }
+}

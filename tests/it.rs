@@ -1,0 +1,17 @@
+//! The integration tests, as one binary: Cargo builds `actor-node` before it and hands over its path.
+
+mod harness;
+
+// What the code must look like: layers, file lengths, banned calls.
+mod tidy;
+
+// The command line and the configuration, as a user meets them.
+mod cli;
+// The OpenAI API on the fake engine: shapes, limits, errors, streams.
+mod api;
+// Clients that leave, floods, drains, engine failures.
+mod lifecycle;
+// The real model through the HTTP API: reference texts, equality under pressure, both engines.
+mod model;
+// The official Python client against a started node.
+mod openai_client;
