@@ -1,17 +1,20 @@
 //! How long an engine step takes: one model for the fake engine, the simulator and, later, the router.
 //!
-//! A roofline (Williams, Waterman and Patterson, CACM 2009) with a fixed cost a step:
+//! Over the slices of a step, `tokens` is how many are computed and `context(token)` how many each attends to:
 //!
 //! ```text
-//! step     = overhead + max(flops / F, bytes / B)
-//! flops    = 2 · params · tokens + 4 · layers · heads · head_dim · Σ context(token)
-//! bytes    = weights + kv_token · Σ (start + tokens)         KV that each slice reads and writes
-//! kv_token = 2 · layers · kv_heads · head_dim · element      bytes of keys and values of one token
-//! transfer = latency + bytes / L
+//! affine     step = overhead + Σ slice + attention · Σ context(token)
+//!            slice = decode for one token, max(decode, prefill · tokens) for more
+//! roofline   step = overhead + max(flops / F, bytes / B)
+//!            flops = 2 · params · tokens + 4 · layers · heads · head_dim · Σ context(token)
+//!            bytes = weights + kv_token · Σ (start + tokens)      KV that each slice reads and writes
+//!            kv_token = 2 · layers · kv_heads · head_dim · element bytes of keys and values of one token
+//!            transfer = latency + kv_token · tokens / L
 //! ```
 //!
-//! 2 · params is one multiply and one add a weight; 4 · layers · heads · head_dim · context is the two products of
-//! attention (scores and values) for one token. Everything is integer arithmetic in 128 bits, rounded up, so that a
+//! Affine is what one measures of an engine; the roofline (Williams, Waterman and Patterson, CACM 2009) predicts one that
+//! is not there: 2 · params is one multiply and one add a weight, 4 · layers · heads · head_dim · context the two products
+//! of attention (scores and values) for one token. Everything is integer arithmetic in 128 bits, rounded up, so that a
 //! larger step never costs less and a replay is exact.
 
 use crate::step::StepPlan;
@@ -147,11 +150,29 @@ impl Hardware {
 
 /// Time of steps and transfers of one model on one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CostModel {
-    /// The model.
-    pub model: ModelShape,
-    /// The machine.
-    pub hardware: Hardware,
+pub enum CostModel {
+    /// A price for each part of a step. Transfers take no time.
+    Affine(Affine),
+    /// What a machine's compute and memory allow.
+    Roofline {
+        /// The model.
+        model: ModelShape,
+        /// The machine.
+        hardware: Hardware,
+    },
+}
+
+/// Prices of the parts of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Affine {
+    /// A step, whatever is in it.
+    pub step_overhead: Span,
+    /// A token of a slice of several.
+    pub prefill_per_token: Span,
+    /// A slice of one token.
+    pub decode_per_sequence: Span,
+    /// A token of context that a token attends to.
+    pub attention_per_token: Span,
 }
 
 /// Consecutive tokens of one sequence, as far as time depends on them.
@@ -167,23 +188,35 @@ impl CostModel {
     /// Time of a step over these slices; zero when there is nothing to compute.
     #[must_use]
     pub fn step(&self, slices: impl IntoIterator<Item = Work>) -> Span {
-        let m = &self.model;
-        let (mut tokens, mut contexts, mut kv) = (0_u128, 0_u128, 0_u128);
+        let (mut tokens, mut contexts, mut kv, mut priced) = (0_u128, 0_u128, 0_u128, 0_u128);
         for Work { start, tokens: n } in slices {
             let (start, n) = (u128::from(start), u128::from(n));
+            if n == 0 {
+                continue;
+            }
             tokens += n;
             // Token i of the slice attends to start + i + 1 tokens.
             contexts += n * start + n * (n + 1) / 2;
-            kv += if n > 0 { start + n } else { 0 };
+            kv += start + n;
+            if let Self::Affine(a) = self {
+                let decode = u128::from(a.decode_per_sequence.0);
+                priced += if n == 1 { decode } else { decode.max(n * u128::from(a.prefill_per_token.0)) };
+            }
         }
         if tokens == 0 {
             return Span::ZERO;
         }
-        let attention = 4 * u128::from(m.layers) * u128::from(m.heads) * u128::from(m.head_dim);
-        let flops = 2 * u128::from(m.params) * tokens + attention * contexts;
-        let bytes = u128::from(m.weight_bytes) + u128::from(m.kv_token_bytes()) * kv;
-        let h = &self.hardware;
-        h.step_overhead + nanoseconds(flops, h.flops).max(nanoseconds(bytes, h.memory))
+        match self {
+            Self::Affine(a) => {
+                a.step_overhead + saturated(priced + contexts * u128::from(a.attention_per_token.0))
+            }
+            Self::Roofline { model: m, hardware: h } => {
+                let attention = 4 * u128::from(m.layers) * u128::from(m.heads) * u128::from(m.head_dim);
+                let flops = 2 * u128::from(m.params) * tokens + attention * contexts;
+                let bytes = u128::from(m.weight_bytes) + u128::from(m.kv_token_bytes()) * kv;
+                h.step_overhead + nanoseconds(flops, h.flops).max(nanoseconds(bytes, h.memory))
+            }
+        }
     }
 
     /// Time of a step over the slices of `plan`.
@@ -201,16 +234,24 @@ impl CostModel {
     /// Time to send the KV of `tokens` tokens to another machine.
     #[must_use]
     pub fn transfer(&self, tokens: u32) -> Span {
-        let bytes = u128::from(self.model.kv_token_bytes()) * u128::from(tokens);
-        self.hardware.link_latency + nanoseconds(bytes, self.hardware.link)
+        match self {
+            Self::Affine(_) => Span::ZERO,
+            Self::Roofline { model, hardware } => {
+                let bytes = u128::from(model.kv_token_bytes()) * u128::from(tokens);
+                hardware.link_latency + nanoseconds(bytes, hardware.link)
+            }
+        }
     }
 }
 
-/// Time for `amount` at `rate` a second, rounded up.
+/// Time for `amount` at `rate` a second, rounded up; none at a rate of 0.
 fn nanoseconds(amount: u128, rate: u64) -> Span {
-    if rate == 0 {
-        return Span::ZERO;
+    match rate {
+        0 => Span::ZERO,
+        _ => saturated((amount * 1_000_000_000).div_ceil(u128::from(rate))),
     }
-    let ns = (amount * 1_000_000_000).div_ceil(u128::from(rate));
+}
+
+fn saturated(ns: u128) -> Span {
     Span(u64::try_from(ns).unwrap_or(u64::MAX))
 }

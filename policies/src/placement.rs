@@ -263,8 +263,14 @@ impl Placement {
         self.place_waiting(fx);
     }
 
-    /// A worker reports its load. Reports of unknown workers are dropped.
-    pub fn worker_load(&mut self, worker: &WorkerId, load: BatchLoad) {
+    /// A worker reports its load. Reports of unknown workers are dropped. Frees no place: those are counted by bookings.
+    pub fn worker_load(
+        &mut self,
+        _now: Time,
+        worker: &WorkerId,
+        load: BatchLoad,
+        _fx: &mut Vec<PlacementEffect>,
+    ) {
         if let Some(row) = self.workers.get_mut(worker) {
             row.load = load;
         }
@@ -351,6 +357,14 @@ impl Placement {
     #[must_use]
     pub fn booked(&self) -> u32 {
         self.bookings.len() as u32
+    }
+
+    /// Whether any attempt of `request` waits here or is booked.
+    #[must_use]
+    pub fn is_booked(&self, request: RequestId) -> bool {
+        let attempts = (request, Attempt(0))..=(request, Attempt(u32::MAX));
+        self.bookings.range(attempts).next().is_some()
+            || self.queue.iter().any(|w| w.request.request == request)
     }
 
     /// Models that at least one worker offers now (a draining one included), in the order in which they appeared.

@@ -9,7 +9,7 @@ use crate::request::{Sampling, Token};
 use crate::step::{Draw, PageCopy, SeqKey, Slice, StepPlan};
 
 fn model(hardware: &str) -> CostModel {
-    CostModel {
+    CostModel::Roofline {
         model: ModelShape::named("llama-3.1-8b").unwrap(),
         hardware: Hardware::named(hardware).unwrap(),
     }
@@ -26,7 +26,7 @@ fn every_name_is_known() {
 fn figures_by_hand() {
     let h100 = model("h100");
     // One decode token at context 1000 is bound by memory: 16.06 GB of weights and 1000 × 128 KiB of KV at 2.5125 TB/s.
-    assert_eq!(h100.model.kv_token_bytes(), 131_072);
+    assert_eq!(ModelShape::named("llama-3.1-8b").unwrap().kv_token_bytes(), 131_072);
     let bytes = 16_060_522_496_u64 + 131_072 * 1000;
     let want = 2_000_000 + (u128::from(bytes) * 1_000_000_000).div_ceil(2_512_500_000_000) as u64;
     assert_eq!(h100.step([Work { start: 999, tokens: 1 }]), Span(want));
@@ -41,6 +41,24 @@ fn figures_by_hand() {
     );
 }
 
+fn affine() -> Affine {
+    Affine {
+        step_overhead: Span(1000),
+        prefill_per_token: Span(10),
+        decode_per_sequence: Span(25),
+        attention_per_token: Span(1),
+    }
+}
+
+#[test]
+fn prices_add_up() {
+    let cost = CostModel::Affine(affine());
+    let works = [(100, 1), (0, 4), (7, 2), (9, 0)].map(|(start, tokens)| Work { start, tokens });
+    // Two prompt tokens cost no less than a decode.
+    assert_eq!(cost.step(works), Span(1000 + 25 + 40 + 25 + 101 + (1 + 2 + 3 + 4) + (8 + 9)));
+    assert_eq!((cost.step([]), cost.transfer(9)), (Span::ZERO, Span::ZERO));
+}
+
 proptest! {
     #[test]
     fn more_work_never_takes_less(
@@ -48,8 +66,8 @@ proptest! {
         at in 0_usize..20,
         more in (0_u32..1000, 0_u32..1000),
     ) {
-        for name in Hardware::NAMES {
-            let cost = model(name);
+        let affine = CostModel::Affine(affine());
+        for cost in Hardware::NAMES.iter().map(|name| model(name)).chain([affine]) {
             let of = |w: &[(u32, u32)]| cost.step(w.iter().map(|&(start, tokens)| Work { start, tokens }));
             let before = of(&works);
             let i = at % works.len();

@@ -92,8 +92,9 @@ fn ties_go_to_the_least_recently_used() {
 #[test]
 fn reported_work_counts() {
     let mut p = cluster(2, 9);
-    p.worker_load(&id(0, 1), BatchLoad { queued_prefill_tokens: 5000, ..BatchLoad::default() });
-    p.worker_load(&id(7, 1), BatchLoad::default());
+    let busy = BatchLoad { queued_prefill_tokens: 5000, ..BatchLoad::default() };
+    p.worker_load(T, &id(0, 1), busy, &mut Vec::new());
+    p.worker_load(T, &id(7, 1), busy, &mut Vec::new());
     for n in 0..5 {
         assert_eq!(chosen(place(&mut p, ask(n)).as_ref()), &id(1, 1));
     }
@@ -207,6 +208,7 @@ fn late_releases_of_old_attempts_are_nothing() {
     }
     p.release(T, RequestId::new(1, 11), Attempt(1), &mut fx);
     assert_eq!(p.booked(), 1, "the second attempt's booking stays");
+    assert!(p.is_booked(r) && !p.is_booked(RequestId::new(1, 2)));
     p.release(T, r, Attempt(1), &mut fx);
     assert!(p.workers().iter().all(|w| w.booked == 0 && w.booked_tokens == 0));
 }
