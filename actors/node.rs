@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use cluster::identity::next_incarnation;
 use config::ids::NodeId;
 use config::{Config, Role};
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -47,7 +48,6 @@ pub async fn run(config: Arc<Config>, figures: PrometheusHandle) -> Result<ExitC
         listener: Arc::new(listener.into_std().context("cannot keep the HTTP listener")?),
         figures,
         health,
-        incarnation: incarnation(),
     };
     let (node, stopped) = Actor::spawn(None, Node, args).await.context("cannot start the node")?;
     let code = tokio::select! {
@@ -87,13 +87,6 @@ async fn bind(address: &str) -> Result<TcpListener> {
 #[expect(clippy::print_stdout, reason = "the address is the command's output")]
 fn announce(address: SocketAddr) {
     println!("http://{address}");
-}
-
-/// Differs between processes and grows with restarts: milliseconds since 1970.
-fn incarnation() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(1, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Waits for a first load that fails; never returns otherwise.
@@ -179,7 +172,6 @@ struct NodeArgs {
     listener: Arc<std::net::TcpListener>,
     figures: PrometheusHandle,
     health: watch::Sender<WorkerHealth>,
-    incarnation: u64,
 }
 
 #[derive(Debug)]
@@ -305,7 +297,7 @@ impl NodeState {
         let cell = match role {
             Role::Controller => {
                 let config = args.config.controller.clone();
-                let seed = rng::mix64(args.incarnation);
+                let seed = rng::mix64(next_incarnation());
                 let args = ControllerArgs { doors: args.doors.clone(), config, seed };
                 let cell = Actor::spawn_linked(None, Controller, args, supervisor).await?.0.get_cell();
                 self.reintroduce();
@@ -316,7 +308,7 @@ impl NodeState {
                 let health = args.health.subscribe();
                 let gateway_args = GatewayArgs {
                     node,
-                    incarnation: incarnation().max(args.incarnation),
+                    incarnation: next_incarnation(),
                     doors: args.doors.clone(),
                     http: args.config.http.clone(),
                     gateway: args.config.gateway.clone(),
@@ -331,10 +323,9 @@ impl NodeState {
                 cell
             }
             Role::Worker => {
-                // Never lower than one that this process has used before: the restart counter is in the milliseconds.
                 let args = WorkerArgs {
                     node,
-                    incarnation: incarnation().max(args.incarnation),
+                    incarnation: next_incarnation(),
                     doors: args.doors.clone(),
                     config: args.config.clone(),
                     health: args.health.clone(),

@@ -13,6 +13,7 @@ pub mod whole;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cluster::identity::next_incarnation;
 use config::Config;
 use config::ids::{NodeId, WorkerId};
 use engine::{EngineError, ModelCard};
@@ -322,7 +323,7 @@ impl WorkerState {
         error!(reason, retry_in = ?delay, "the engine is lost; loading it again");
         metrics::counter!(crate::metrics::RESTARTS, "actor" => "scheduler").increment(1);
         self.restarts += 1;
-        self.id.incarnation += 1;
+        self.id.incarnation = next_incarnation();
         self.set_health(WorkerHealth::Restarting(reason.to_owned()));
         myself.send_after(delay, || Msg::Reload);
     }

@@ -22,7 +22,7 @@ use crate::worker::load::StepAge;
 
 /// The controller hears about load at most this often, except when the worker falls idle.
 const LOAD_EVERY: Span = Span::from_millis(50);
-/// Waiting requests are looked at for their deadline at least this often.
+/// Deadlines of waiting requests and the invariants are looked at this often.
 const TICK: Duration = Duration::from_millis(250);
 
 /// The scheduler of a worker.
@@ -92,7 +92,8 @@ pub enum SchedulerMsg {
 pub struct SchedulerState {
     outbox: Outbox,
     core: Batch,
-    host: EngineHost,
+    /// Some until the end.
+    host: Option<EngineHost>,
     age: StepAge,
 }
 
@@ -118,7 +119,7 @@ impl Actor for Scheduler {
         Ok(SchedulerState {
             outbox: Outbox::new(args.doors, args.worker),
             core: Batch::new(args.batch),
-            host,
+            host: Some(host),
             age: args.age,
         })
     }
@@ -131,6 +132,16 @@ impl Actor for Scheduler {
     ) -> Result<(), ActorProcessingErr> {
         state.handle(message)
     }
+
+    async fn post_stop(
+        &self,
+        _: ActorRef<SchedulerMsg>,
+        state: &mut SchedulerState,
+    ) -> Result<(), ActorProcessingErr> {
+        // Not joined: the step under way may take long or never end, and an async thread must not wait for it.
+        state.host.take().map(EngineHost::detach);
+        Ok(())
+    }
 }
 
 impl SchedulerState {
@@ -140,7 +151,7 @@ impl SchedulerState {
         match message {
             SchedulerMsg::Submit { gateway, spec } => {
                 let (request, attempt) = (spec.id, spec.attempt);
-                let result = self.core.submit(now, *spec, &mut effects);
+                let result = self.core.submit(now, *spec);
                 debug!(request = %request, attempt = %attempt, ?result, "submitted");
                 self.outbox.admitted(gateway, request, attempt, result);
             }
@@ -149,7 +160,7 @@ impl SchedulerState {
                 self.outbox.forget(request, attempt);
             }
             SchedulerMsg::CancelChoice { request, attempt, choice } => {
-                self.core.cancel_choice(now, request, attempt, choice, &mut effects);
+                self.core.cancel_choice(now, request, attempt, choice);
             }
             SchedulerMsg::Step(StepReport { step, result }) => {
                 self.age.clear();
@@ -171,30 +182,38 @@ impl SchedulerState {
                 info!("the scheduler takes nothing new");
                 self.core.drain();
             }
-            SchedulerMsg::Events(_) | SchedulerMsg::Tick => {}
+            SchedulerMsg::Tick => self.check(),
+            // Only the bridge to the whole mistral.rs engine has an engine that makes events by itself.
+            SchedulerMsg::Events(_) => {}
             SchedulerMsg::Observe { mut base, reply } => {
                 base.load = self.core.load();
                 // Whoever asked may have given up.
                 let _ = reply.send(base);
             }
         }
-        self.pump(now, &mut effects)?;
+        // The engine gets its next step before the events of the last one are carried out.
+        self.pump(now)?;
+        self.core.take_effects(&mut effects);
         self.outbox.send(effects);
         self.outbox.report(now, self.core.load());
-        if let Some(broken) = invariant::enforce(self.core.check_cheap()) {
-            error!(invariant = broken.name, detail = broken.detail, "batch invariant is broken");
-            metrics::counter!(crate::metrics::BROKEN_INVARIANTS).increment(1);
-        }
         Ok(())
     }
 
+    /// Walks over all pages and sequences: too much for every message, cheap enough a few times a second.
+    fn check(&self) {
+        if let Some(broken) = invariant::enforce(self.core.check()) {
+            error!(invariant = broken.name, detail = broken.detail, "batch invariant is broken");
+            metrics::counter!(crate::metrics::BROKEN_INVARIANTS).increment(1);
+        }
+    }
+
     /// Hands the engine its next step, if it is idle and there is one.
-    fn pump(&mut self, now: Time, effects: &mut Vec<BatchEffect>) -> Result<(), EngineError> {
-        let Some(plan) = self.core.plan(now, effects) else { return Ok(()) };
+    fn pump(&mut self, now: Time) -> Result<(), EngineError> {
+        let Some(plan) = self.core.plan(now) else { return Ok(()) };
         let tokens: usize = plan.slices.iter().map(|slice| slice.tokens.len()).sum();
         metrics::histogram!(crate::metrics::STEP_TOKENS).record(tokens as f64);
         self.age.set(now);
-        self.host.submit(plan)
+        self.host.as_ref().map_or(Ok(()), |host| host.submit(plan))
     }
 }
 

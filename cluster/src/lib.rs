@@ -1,1 +1,6 @@
+//! What nodes are to each other. Today: who a process is ([`identity`]). Joining by seeds, membership and the wire
+//! forms of messages live here too once nodes run apart; roles in one process need none of it.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
+pub mod identity;

@@ -1,0 +1,62 @@
+//! OpenAI's API as data: request bodies in, validated requests out; response objects.
+//!
+//! Parsing never fails on a field: [`body`] keeps what was there, bounded, and validation then says which field is wrong
+//! and what is allowed. A field that is neither supported nor known to change nothing is refused by name.
+
+pub(crate) mod body;
+pub(crate) mod chat;
+pub(crate) mod completion;
+pub(crate) mod messages;
+pub(crate) mod params;
+pub(crate) mod reply;
+pub(crate) mod text;
+
+use engine::text::{ChatEnd, ChatMessage};
+use policies::request::{Props, Sampling, Token};
+
+/// A validated request, as far as that is possible without the model.
+#[derive(Clone, Debug)]
+pub(crate) struct Generation {
+    pub(crate) model: String,
+    pub(crate) input: Input,
+    pub(crate) sampling: Sampling,
+    /// Where the client set one; tokens a choice.
+    pub(crate) max_tokens: Option<u32>,
+    /// The name of the field that set it, for messages.
+    pub(crate) max_tokens_field: &'static str,
+    pub(crate) stop: Vec<String>,
+    pub(crate) ignore_end: bool,
+    pub(crate) props: Props,
+    pub(crate) output: Output,
+}
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub(crate) enum Input {
+    /// `/v1/chat/completions`.
+    Chat { messages: Vec<ChatMessage>, end: ChatEnd },
+    /// `/v1/completions`.
+    Prompts(Vec<PromptItem>),
+}
+
+/// One prompt of a completion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PromptItem {
+    Text(String),
+    Tokens(Vec<Token>),
+}
+
+/// How the answer is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Output {
+    pub(crate) chat: bool,
+    pub(crate) stream: bool,
+    /// A last chunk with the totals.
+    pub(crate) include_usage: bool,
+    /// Choices a prompt.
+    pub(crate) n: u32,
+    /// Show log-probabilities.
+    pub(crate) logprobs: bool,
+    /// Show the prompt before the answer.
+    pub(crate) echo: bool,
+}
