@@ -195,10 +195,9 @@ impl WorkerState {
     }
 
     fn start_loading(&self, myself: &ActorRef<Msg>) {
-        let (config, runtime, worker) =
-            (self.args.config.clone(), tokio::runtime::Handle::current(), myself.clone());
+        let (config, worker) = (self.args.config.clone(), myself.clone());
         spawn(TaskKind::Role, "load-model", async move {
-            let loading = tokio::task::spawn_blocking(move || load::load(&config, &runtime)).await;
+            let loading = tokio::task::spawn_blocking(move || load::load(&config)).await;
             let result = loading.unwrap_or_else(|e| Err(EngineError::Load(format!("loading the model panicked: {e}"))));
             // A worker that has stopped meanwhile needs no model.
             let _ = worker.cast(Msg::Loaded(Box::new(result)));

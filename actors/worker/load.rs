@@ -4,16 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use config::{Config, EngineKind};
-use engine::fake::FakeEngine;
-use engine::paged::PagedEngine;
-use engine::whole::WholeEngine;
+use engine::fake::{FakeEngine, FakeOptions, fake_card};
+use engine::paged::{PagedEngine, PagedOptions};
+use engine::store::ModelFiles;
+use engine::whole::{WholeEngine, WholeOptions};
 use engine::{Engine, EngineError, ModelCard};
 use policies::batch::BatchConfig;
 use policies::time::Time;
-use tokio::runtime::Handle;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::models;
+
+/// Window of the fake model where `model.max-context` sets none.
+const FAKE_WINDOW: u32 = 8192;
 
 /// An engine and what the scheduler has to know about it.
 #[derive(Debug)]
@@ -58,4 +61,116 @@ impl StepAge {
         let began = self.0.load(Ordering::Relaxed);
         (began != 0).then_some(Time(began))
     }
+}
+
+/// Fetches the model if needed and makes the configured engine.
+///
+/// # Errors
+/// [`EngineError::Load`] with what is wrong and what to do.
+pub fn load(config: &Config) -> Result<Loaded, EngineError> {
+    let loaded = match config.engine.kind {
+        EngineKind::Fake => fake(config),
+        EngineKind::Paged => paged(config)?,
+        EngineKind::Mistralrs => whole(config)?,
+    };
+    for warning in &loaded.card.text.warnings {
+        warn!(model = loaded.card.name, "{warning}");
+    }
+    let needed = config.http.body_limit_for(loaded.card.max_context as usize);
+    if config.http.body_limit < needed {
+        warn!(
+            body_limit = %config.http.body_limit, needed = %needed,
+            "http.body-limit is less than a prompt of the model's whole window may need"
+        );
+    }
+    Ok(loaded)
+}
+
+fn fake(config: &Config) -> Loaded {
+    let window = config.model.max_context.map_or(FAKE_WINDOW, saturating);
+    let card = fake_card(config.model.name.as_deref().unwrap_or("fake"), window);
+    steps(config, Box::new(FakeEngine::new(FakeOptions::from_config(&config.engine))), card)
+}
+
+fn paged(config: &Config) -> Result<Loaded, EngineError> {
+    let options = PagedOptions {
+        name: served_name(config),
+        files: fetch(config)?,
+        device: config.engine.device,
+        threads: config.engine.threads,
+        kv_dtype: config.engine.kv_dtype,
+        page_tokens: saturating(config.engine.page_tokens),
+        kv_pages: config.engine.kv_pages,
+        kv_memory: config.engine.kv_memory.map(|size| size.0),
+        max_context: config.model.max_context.map(saturating),
+        dtype: config.model.dtype,
+        isq: config.model.isq,
+        chat_template: config.model.chat_template.clone(),
+    };
+    let (engine, card) = PagedEngine::load(&options)?;
+    Ok(steps(config, Box::new(engine), card))
+}
+
+/// What the scheduler has to know about an engine that runs steps.
+fn steps(config: &Config, engine: Box<dyn Engine>, card: ModelCard) -> Loaded {
+    let kv = engine.kv();
+    let batch = BatchConfig {
+        page_tokens: kv.layout.page_tokens,
+        pages: kv.pages,
+        max_batch_tokens: saturating(config.runtime.max_batch_tokens),
+        max_running: saturating(config.runtime.max_running),
+        max_waiting: saturating(config.runtime.max_waiting),
+        max_context: card.max_context,
+        prefix_cache: config.runtime.prefix_cache,
+        watermark: config.runtime.watermark as f32,
+        fingerprint: card.fingerprint,
+    };
+    info!(
+        model = card.name,
+        description = card.description,
+        pages = kv.pages,
+        kv_tokens = u64::from(kv.pages) * u64::from(kv.layout.page_tokens),
+        window = batch.window(),
+        full_windows = batch.concurrent(batch.window()),
+        "model is ready"
+    );
+    let max_requests = batch.max_running.saturating_add(batch.max_waiting);
+    Loaded { executor: Executor::Steps(engine), card: Arc::new(card), batch, max_requests }
+}
+
+fn whole(config: &Config) -> Result<Loaded, EngineError> {
+    let options = WholeOptions {
+        name: served_name(config),
+        files: fetch(config)?,
+        device: config.engine.device,
+        threads: config.engine.threads,
+        max_running: saturating(config.runtime.max_running),
+        max_waiting: saturating(config.runtime.max_waiting),
+        max_context: config.model.max_context.map(saturating),
+    };
+    let (engine, card) = WholeEngine::start(&options)?;
+    info!(model = card.name, description = card.description, window = card.max_context, "model is ready");
+    let max_requests = options.max_running.saturating_add(options.max_waiting);
+    // The engine schedules for itself and has no pages of ours.
+    let batch = BatchConfig::sized(saturating(config.engine.page_tokens), 1, card.max_context, card.fingerprint);
+    Ok(Loaded { executor: Executor::Requests(Box::new(engine)), card: Arc::new(card), batch, max_requests })
+}
+
+/// The files of the configured model on this machine; fetched now if they are not.
+fn fetch(config: &Config) -> Result<ModelFiles, EngineError> {
+    let files = models::store(config).and_then(|store| {
+        let source = models::source(config)?;
+        info!(source = %source, "model");
+        Ok(store.pull(&source)?.files)
+    });
+    files.map_err(|e| EngineError::Load(format!("{e:#}")))
+}
+
+/// The configured name; otherwise the engine names the model after its file.
+fn served_name(config: &Config) -> Option<String> {
+    config.model.name.clone()
+}
+
+fn saturating(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
 }
