@@ -4,11 +4,38 @@
 //! prefill that is under way, then new ones. The core owns the page table; pages of a step in flight are fenced until
 //! its outcome is reported.
 
-use config::ids::{Attempt, RequestId};
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::request::{Finish, Logprobs, RequestSpec, Token};
-use crate::step::{SeqKey, StepOutcome, StepPlan};
+use config::ids::{Attempt, PageId, RequestId};
+
+use crate::kv::table::PageTable;
+use crate::kv::{Fingerprint, PageHash};
+use crate::request::{Finish, Logprobs, Token};
+use crate::step::SeqKey;
 use crate::time::Time;
+
+use seq::{Request, Seq};
+use slab::{Key, Slab};
+
+mod slab;
+
+mod seq;
+
+mod submit;
+
+mod plan;
+
+mod admit;
+
+mod complete;
+
+mod release;
+
+mod view;
+
+mod check;
+
+pub use view::SeqView;
 
 /// Limits of one worker's scheduler.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,13 +56,184 @@ pub struct BatchConfig {
     pub prefix_cache: bool,
     /// Share of the pages that a new prompt leaves free for the growth of running ones, in `[0, 1)`.
     pub watermark: f32,
+    /// What the engine's pages depend on beside their tokens.
+    pub fingerprint: Fingerprint,
+}
+
+impl BatchConfig {
+    /// The defaults for an engine of `pages` pages of `page_tokens` tokens and a model with a window of `max_context`
+    /// tokens.
+    #[must_use]
+    pub const fn sized(page_tokens: u32, pages: u32, max_context: u32, fingerprint: Fingerprint) -> Self {
+        Self {
+            page_tokens,
+            pages,
+            max_batch_tokens: 512,
+            max_running: 256,
+            max_waiting: 10_000,
+            max_context,
+            prefix_cache: true,
+            watermark: 0.01,
+            fingerprint,
+        }
+    }
+
+    /// How many sequences of `tokens` tokens the pages hold at once.
+    #[must_use]
+    pub fn concurrent(&self, tokens: u32) -> u32 {
+        let pages = self.pages - self.watermark_pages().min(self.pages);
+        pages / tokens.max(1).div_ceil(self.page_tokens.max(1))
+    }
+
+    /// Tokens that one sequence may have: the model's window, or all pages where those hold less.
+    #[must_use]
+    pub const fn window(&self) -> u32 {
+        let capacity = self.pages.saturating_mul(self.page_tokens);
+        if capacity < self.max_context { capacity } else { self.max_context }
+    }
+
+    fn watermark_pages(&self) -> u32 {
+        (self.pages as f32 * self.watermark.clamp(0.0, 1.0)).ceil() as u32
+    }
+}
+
+/// Hash of a page's content; tests put a truncated one in to force collisions.
+type PageHasher = fn(&Fingerprint, Option<PageHash>, &[Token]) -> PageHash;
+
+/// The scheduler of one worker.
+///
+/// One step is in flight at most: [`Batch::plan`] gives a step, the driver runs it and hands its outcome to
+/// [`Batch::complete`] (or [`Batch::step_failed`]). Requests come and go at any time. After any other call the driver
+/// asks [`Batch::take_effects`] for effects that do not belong to a step.
+///
+/// Order. Sequences that have run before go first, then new ones in order of arrival; a request that does not fit is not
+/// overtaken by smaller ones behind it, so that big ones are never starved (the price is some idle memory). The one
+/// exception is a request whose next page is being computed by a running prefill: it waits for that page while those
+/// behind it go on.
+///
+/// Memory. All pages of a prompt are taken at admission, later ones one at a time. When they run out, the sequence that
+/// was admitted last gives up its pages and is computed again later, from what the prefix cache still has. Each time it
+/// is admitted again more room for growth is asked for, the third time room for everything that runs to reach its
+/// limit, so that no sequence is preempted more than three times.
+#[derive(Debug)]
+pub struct Batch {
+    config: BatchConfig,
+    hasher: PageHasher,
+    table: PageTable,
+    requests: Slab<Request>,
+    by_id: BTreeMap<(RequestId, Attempt), Key>,
+    seqs: Slab<Seq>,
+    /// By seniority.
+    running: Vec<Key>,
+    resuming: BTreeMap<(u64, u32), Key>,
+    fresh: BTreeMap<(u64, u32), Key>,
+    /// Tokens of all sequences in `resuming` and `fresh`.
+    waiting_tokens: u64,
+    deadlines: BTreeSet<(Time, Key)>,
+    flight: Option<Flight>,
+    /// Pages given up while a step was in flight, which may still read or write them.
+    fenced: Vec<PageId>,
+    /// Effects that the driver has not seen.
+    effects: Vec<BatchEffect>,
+    steps: u64,
+    arrivals: u64,
+    admissions: u64,
+    draining: bool,
+    totals: Totals,
+}
+
+/// The step that the engine is running.
+#[derive(Debug)]
+struct Flight {
+    step: u64,
+    slices: Vec<FlightSlice>,
+}
+
+#[derive(Debug)]
+struct FlightSlice {
+    seq: Key,
+    key: SeqKey,
+    tokens: u32,
+    prefill: bool,
+    /// Draws follow the slice's last token.
+    last: bool,
+}
+
+#[derive(Debug, Default)]
+struct Totals {
+    prefix_queries: u64,
+    prefix_hits: u64,
+    prefilled_tokens: u64,
+    drawn_tokens: u64,
+    preemptions: u64,
+}
+
+impl Batch {
+    /// An idle scheduler. Limits of zero are taken as one; no more sequences run than a step has tokens.
+    #[must_use]
+    pub fn new(config: BatchConfig) -> Self {
+        Self::with_hasher(config, PageHash::chained)
+    }
+
+    fn with_hasher(mut config: BatchConfig, hasher: PageHasher) -> Self {
+        config.page_tokens = config.page_tokens.max(1);
+        config.max_batch_tokens = config.max_batch_tokens.max(1);
+        config.max_running = config.max_running.clamp(1, config.max_batch_tokens);
+        config.max_waiting = config.max_waiting.max(1);
+        Self {
+            table: PageTable::new(config.pages, config.page_tokens),
+            config,
+            hasher,
+            requests: Slab::new(),
+            by_id: BTreeMap::new(),
+            seqs: Slab::new(),
+            running: Vec::new(),
+            resuming: BTreeMap::new(),
+            fresh: BTreeMap::new(),
+            waiting_tokens: 0,
+            deadlines: BTreeSet::new(),
+            flight: None,
+            fenced: Vec::new(),
+            effects: Vec::new(),
+            steps: 0,
+            arrivals: 0,
+            admissions: 0,
+            draining: false,
+            totals: Totals::default(),
+        }
+    }
+
+    /// The limits in force.
+    #[must_use]
+    pub const fn config(&self) -> &BatchConfig {
+        &self.config
+    }
+
+    /// Moves effects that came up outside of [`Batch::complete`] (preemption, a passed deadline, a request that ended
+    /// without a step) to the end of `effects`.
+    pub fn take_effects(&mut self, effects: &mut Vec<BatchEffect>) {
+        effects.append(&mut self.effects);
+    }
+
+    /// Takes nothing new from now on; what is here goes on to its end.
+    pub const fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Whether nothing is left: no request, no step in flight.
+    #[must_use]
+    pub const fn is_idle(&self) -> bool {
+        self.requests.len() == 0 && self.flight.is_none()
+    }
 }
 
 /// Why a request was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It can never run here; sending it again does not help.
-    #[error("the request needs {needed} KV pages of {page_tokens} tokens and this worker has {pages}; shorten the prompt or max_tokens, or raise engine.kv-memory")]
+    #[error(
+        "the request needs {needed} KV pages of {page_tokens} tokens and this worker has {pages}; shorten the prompt or raise engine.kv-memory"
+    )]
     NeverFits {
         /// Pages that the prompt and one token need.
         needed: u32,
@@ -45,7 +243,9 @@ pub enum Refusal {
         page_tokens: u32,
     },
     /// The prompt leaves no room for a token in the model's window.
-    #[error("the prompt has {prompt} tokens and the context window has {window}; at least one is needed for the answer")]
+    #[error(
+        "the prompt has {prompt} tokens and the context window has {window}; at least one is needed for the answer"
+    )]
     TooLong {
         /// The prompt's tokens.
         prompt: u32,
@@ -165,3 +365,6 @@ pub struct BatchLoad {
     /// Preemptions, in all.
     pub preemptions: u64,
 }
+
+#[cfg(test)]
+mod tests;

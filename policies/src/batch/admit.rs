@@ -1,0 +1,173 @@
+//! Who starts to run: look-up of what the cache has, room for the rest, and room to grow.
+
+use std::ops::Bound;
+
+use config::ids::PageId;
+
+use super::Batch;
+use super::plan::Draft;
+use super::seq::{Place, Seq};
+use super::slab::Key;
+
+/// New requests that are looked at beyond ones that wait for a page that is being computed.
+const LOOK_PAST: usize = 64;
+
+impl Batch {
+    /// Admits waiting sequences, in order, as long as the step has tokens left and they fit.
+    pub(super) fn admit(&mut self, draft: &mut Draft) {
+        while draft.budget > 0 && self.has_slot() {
+            let Some((_, &key)) = self.resuming.first_key_value() else { break };
+            // Nothing overtakes a sequence that has run before, or the bound on its preemptions would not hold.
+            if self.is_held(key, draft) || !self.try_admit(key, draft) {
+                return;
+            }
+        }
+        let (mut after, mut passed) = (Bound::Unbounded, 0);
+        while draft.budget > 0 && self.has_slot() && passed < LOOK_PAST {
+            let Some((&rank, &key)) = self.fresh.range((after, Bound::Unbounded)).next() else { return };
+            if self.is_held(key, draft) {
+                after = Bound::Excluded(rank);
+                passed += 1;
+            } else if !self.try_admit(key, draft) {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn has_slot(&self) -> bool {
+        (self.running.len() as u32) < self.config.max_running
+    }
+
+    /// Whether a running prefill computes a page next that this sequence needs too: then it waits for that page instead
+    /// of computing it again. The prefill's earlier pages are there already.
+    fn is_held(&mut self, key: Key, draft: &Draft) -> bool {
+        if draft.under_way.is_empty() || !self.config.prefix_cache {
+            return false;
+        }
+        let pages = self.reusable(key);
+        let seq = &self.seqs[key];
+        draft.under_way.iter().any(|(page, hash)| *page < pages && seq.hash(*page as usize) == Some(*hash))
+    }
+
+    /// How many of its pages a sequence may take from the cache: never the last token's, whose logits are needed, and
+    /// none whose prompt log-probabilities are still to be reported. Their hashes are known afterwards.
+    fn reusable(&mut self, key: Key) -> u32 {
+        if !self.config.prefix_cache {
+            return 0;
+        }
+        let page_tokens = self.config.page_tokens;
+        let seq = &mut self.seqs[key];
+        let request = &self.requests[seq.request];
+        seq.ensure_hashes(
+            (seq.len() / page_tokens) as usize,
+            page_tokens,
+            &self.config.fingerprint,
+            self.hasher,
+        );
+        let usable = seq.len() - 1;
+        let scored = seq.joint && request.spec.prompt_logprobs;
+        (if scored { usable.min(request.reported) } else { usable }) / page_tokens
+    }
+
+    /// The cached pages that a sequence starts with, longest run from the first page.
+    fn look_up(&mut self, key: Key) -> Vec<PageId> {
+        let page_tokens = self.config.page_tokens;
+        let pages = self.reusable(key);
+        let seq = &self.seqs[key];
+        let mut hits: Vec<PageId> = Vec::new();
+        for i in 0..pages {
+            let (start, end) = (i * page_tokens, (i + 1) * page_tokens);
+            let Some(hash) = seq.hash(i as usize) else { break };
+            let found = match seq.prompt.get(start as usize..end as usize) {
+                Some(tokens) => self.table.find(&hash, hits.last().copied(), tokens),
+                None => self.table.find(&hash, hits.last().copied(), &seq.tokens(start, end)),
+            };
+            let Some(page) = found else { break };
+            hits.push(page);
+        }
+        hits
+    }
+
+    fn try_admit(&mut self, key: Key, draft: &mut Draft) -> bool {
+        let reserve = self.reserve(&self.seqs[key]);
+        if self.table.available() <= reserve {
+            return false;
+        }
+        let hits = self.look_up(key);
+        let total = self.seqs[key].len().div_ceil(self.config.page_tokens);
+        let missing = total - hits.len() as u32;
+        if self.table.room_beside(&hits) < missing + reserve {
+            return false;
+        }
+        let Some(pages) = self.table.claim(&hits, missing) else { return false };
+        self.start(key, pages, hits.len() as u32 * self.config.page_tokens);
+        self.add_prefill(key, draft);
+        true
+    }
+
+    /// Pages to leave free beside those that a sequence needs now.
+    fn reserve(&self, seq: &Seq) -> u32 {
+        if self.running.is_empty() {
+            return 0;
+        }
+        let horizon = match seq.preemptions {
+            0 => 0,
+            1 => 2,
+            2 => 8,
+            _ => u32::MAX,
+        };
+        let watermark = self.config.watermark_pages();
+        if horizon == 0 {
+            return watermark;
+        }
+        let running: u32 = self.running.iter().map(|k| self.growth(&self.seqs[*k]).min(horizon)).sum();
+        let own = self.pages_at_limit(seq) * self.width(seq) - seq.len().div_ceil(self.config.page_tokens);
+        watermark + running + own.min(horizon)
+    }
+
+    /// Pages that a running sequence takes at most until it ends.
+    fn growth(&self, seq: &Seq) -> u32 {
+        let shared = seq.pages.last().is_some_and(|p| self.table.holders(*p) > 1);
+        let held = seq.pages.len() as u32 - u32::from(shared);
+        (self.pages_at_limit(seq) * self.width(seq)).saturating_sub(held)
+    }
+
+    fn pages_at_limit(&self, seq: &Seq) -> u32 {
+        seq.limit.max(seq.len()).div_ceil(self.config.page_tokens)
+    }
+
+    /// How many choices come out of the sequence.
+    fn width(&self, seq: &Seq) -> u32 {
+        if seq.joint { self.requests[seq.request].joint_choices().count() as u32 } else { 1 }
+    }
+
+    /// Moves a waiting sequence to the running ones with its pages, of which the first `cached` tokens are computed.
+    fn start(&mut self, key: Key, pages: Vec<PageId>, cached: u32) {
+        let first = self.seqs[key].place == Place::Fresh;
+        let (place, rank, len) = (self.seqs[key].place, self.seqs[key].rank(), self.seqs[key].len());
+        match place {
+            Place::Fresh => self.fresh.remove(&rank),
+            Place::Resuming | Place::Running => self.resuming.remove(&rank),
+        };
+        self.waiting_tokens -= u64::from(len);
+        let seq = &mut self.seqs[key];
+        seq.pages = pages;
+        seq.computed = cached;
+        if first {
+            seq.order = self.admissions;
+            self.admissions += 1;
+            let request = &mut self.requests[seq.request];
+            let prompt = seq.prompt.len() as u32;
+            let hit = cached.min(prompt);
+            if request.cached.is_none() {
+                request.cached = Some(hit);
+                request.usage.cached_tokens = hit;
+            }
+            if self.config.prefix_cache && !(seq.joint && request.spec.prompt_logprobs) {
+                self.totals.prefix_queries += u64::from(prompt);
+                self.totals.prefix_hits += u64::from(hit);
+            }
+        }
+        self.run(key);
+    }
+}

@@ -1,0 +1,206 @@
+//! What always holds between two calls.
+
+use super::seq::{Choice, Place, Seq};
+use super::slab::Key;
+use super::{Batch, Flight};
+use crate::ensure_invariant;
+use crate::invariant::Broken;
+
+impl Batch {
+    /// Checks the scheduler against itself; O(sequences and pages).
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    pub fn check(&self) -> Result<(), Broken> {
+        let mut holders = vec![0_u32; self.table.total() as usize];
+        for page in self.fenced.iter().chain(self.seqs.iter().flat_map(|(_, s)| &s.pages)) {
+            holders[page.index()] += 1;
+        }
+        self.table.check(&holders)?;
+        ensure_invariant!(
+            self.flight.is_some() || self.fenced.is_empty(),
+            "page_fence",
+            "{} pages are fenced and no step is in flight",
+            self.fenced.len()
+        );
+        self.check_queues()?;
+        self.check_requests()?;
+        for (key, seq) in self.seqs.iter() {
+            self.check_seq(key, seq)?;
+        }
+        self.flight.as_ref().map_or(Ok(()), |f| self.check_flight(f))
+    }
+
+    /// Each sequence is in exactly the list that it says, and lists are in order.
+    fn check_queues(&self) -> Result<(), Broken> {
+        let lists = [
+            (Place::Running, self.running.clone()),
+            (Place::Resuming, self.resuming.values().copied().collect()),
+            (Place::Fresh, self.fresh.values().copied().collect()),
+        ];
+        let mut listed = 0;
+        for (place, keys) in lists {
+            listed += keys.len();
+            let mut last = None;
+            for key in keys {
+                let Some(seq) = self.seqs.get(key) else {
+                    return Err(Broken {
+                        name: "queue_stale",
+                        detail: format!("{place:?} names a removed sequence"),
+                    });
+                };
+                ensure_invariant!(
+                    seq.place == place,
+                    "queue_place",
+                    "a sequence in {place:?} says {:?}",
+                    seq.place
+                );
+                ensure_invariant!(
+                    last < Some(seq.rank()),
+                    "queue_order",
+                    "{place:?}: {:?} after {last:?}",
+                    seq.rank()
+                );
+                last = Some(seq.rank());
+            }
+        }
+        ensure_invariant!(
+            listed == self.seqs.len(),
+            "queue_once",
+            "{listed} listed of {} sequences",
+            self.seqs.len()
+        );
+        ensure_invariant!(
+            self.running.len() as u32 <= self.config.max_running,
+            "max_running",
+            "{} run",
+            self.running.len()
+        );
+        let waiting = self.resuming.values().chain(self.fresh.values());
+        let tokens: u64 = waiting.map(|k| u64::from(self.seqs[*k].len())).sum();
+        ensure_invariant!(
+            tokens == self.waiting_tokens,
+            "waiting_tokens",
+            "{tokens} wait, {} counted",
+            self.waiting_tokens
+        );
+        Ok(())
+    }
+
+    /// Requests and sequences name each other.
+    fn check_requests(&self) -> Result<(), Broken> {
+        let mut owned = 0;
+        for (key, request) in self.requests.iter() {
+            let id = (request.spec.id, request.spec.attempt);
+            ensure_invariant!(
+                self.by_id.get(&id) == Some(&key),
+                "request_index",
+                "{} is not found by id",
+                id.0
+            );
+            let open = request.choices.iter().filter(|c| **c != Choice::Ended).count() as u32;
+            ensure_invariant!(
+                open == request.live && open > 0,
+                "request_live",
+                "{} has {open} open choices, counts {}",
+                id.0,
+                request.live
+            );
+            let joint = request.joint_choices().count() > 0;
+            ensure_invariant!(
+                joint == request.joint.is_some(),
+                "request_joint",
+                "{} has joint choices: {joint}",
+                id.0
+            );
+            for seq in request.seqs() {
+                owned += 1;
+                ensure_invariant!(
+                    self.seqs.get(seq).is_some_and(|s| s.request == key),
+                    "request_seq",
+                    "{} names a sequence that is not its own",
+                    id.0
+                );
+            }
+        }
+        ensure_invariant!(
+            owned == self.seqs.len() && self.by_id.len() == self.requests.len(),
+            "request_seq",
+            "{} sequences, {owned} owned",
+            self.seqs.len()
+        );
+        Ok(())
+    }
+
+    fn check_seq(&self, key: Key, seq: &Seq) -> Result<(), Broken> {
+        let room = seq.pages.len() as u32 * self.config.page_tokens;
+        ensure_invariant!(
+            seq.computed < seq.len() && seq.computed <= room,
+            "computed",
+            "{key:?}: {} of {} tokens computed, pages for {room}",
+            seq.computed,
+            seq.len()
+        );
+        let runs = seq.place == Place::Running;
+        ensure_invariant!(
+            runs || seq.pages.is_empty(),
+            "waiting_pages",
+            "{key:?} waits and holds {} pages",
+            seq.pages.len()
+        );
+        ensure_invariant!(
+            !runs || seq.prefilling || seq.remaining() == 1,
+            "decode_one",
+            "{key:?} decodes with {} tokens to compute",
+            seq.remaining()
+        );
+        ensure_invariant!(
+            !runs || !seq.prefilling || room >= seq.len(),
+            "block_table",
+            "{key:?}: pages for {room} of {} tokens",
+            seq.len()
+        );
+        ensure_invariant!(
+            seq.len() <= seq.limit,
+            "limit",
+            "{key:?} has {} tokens, limit {}",
+            seq.len(),
+            seq.limit
+        );
+        Ok(())
+    }
+
+    /// The step in flight keeps to the budget and writes no page that another sequence sees.
+    fn check_flight(&self, flight: &Flight) -> Result<(), Broken> {
+        let tokens: u32 = flight.slices.iter().map(|s| s.tokens).sum();
+        ensure_invariant!(
+            tokens <= self.config.max_batch_tokens && flight.slices.len() as u32 <= self.config.max_running,
+            "budget",
+            "step {} has {tokens} tokens in {} slices",
+            flight.step,
+            flight.slices.len()
+        );
+        for slice in &flight.slices {
+            let Some(seq) = self.seqs.get(slice.seq) else { continue };
+            let (start, end) = (seq.computed, seq.computed + slice.tokens);
+            let first = (start / self.config.page_tokens) as usize;
+            let last = end.div_ceil(self.config.page_tokens) as usize;
+            ensure_invariant!(
+                last <= seq.pages.len(),
+                "block_table",
+                "{:?} writes to page {last} of {}",
+                slice.key,
+                seq.pages.len()
+            );
+            for &page in &seq.pages[first..last] {
+                ensure_invariant!(
+                    self.table.holders(page) == 1 && !self.table.is_cached(page),
+                    "page_write",
+                    "{:?} writes to page {page}, which others hold or find",
+                    slice.key
+                );
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! Sequences leave: they end, are called off, or give up their pages to others.
+
+use config::ids::PageId;
+
+use super::seq::{Choice, Place, Request, Seq};
+use super::slab::Key;
+use super::{Batch, BatchEffect};
+use crate::time::Time;
+
+impl Batch {
+    /// Takes a request with all its sequences out of every list.
+    pub(super) fn remove_request(&mut self, key: Key) -> Option<Request> {
+        let request = self.requests.remove(key)?;
+        self.by_id.remove(&(request.spec.id, request.spec.attempt));
+        self.deadlines.remove(&(request.spec.deadline, key));
+        for seq in request.seqs() {
+            self.remove_seq(seq);
+        }
+        Some(request)
+    }
+
+    /// Ends a choice and, with the last one, the request. False where the choice does not exist or has ended.
+    pub(super) fn end_choice(&mut self, key: Key, choice: u32) -> bool {
+        let request = &mut self.requests[key];
+        let Some(state) = request.choices.get_mut(choice as usize) else { return false };
+        let before = std::mem::replace(state, Choice::Ended);
+        if before == Choice::Ended {
+            return false;
+        }
+        request.live -= 1;
+        if request.live == 0 {
+            if let Choice::Own(seq) = before {
+                self.remove_seq(seq);
+            }
+            self.finish_request(key);
+            return true;
+        }
+        let left = request.joint_choices().next();
+        let seq = match before {
+            Choice::Own(seq) => Some(seq),
+            // The others have sequences of their own, so that nobody waits for the joint one any more.
+            Choice::Joint if left.is_none() => request.joint.take(),
+            Choice::Joint | Choice::Ended => None,
+        };
+        if let Some(seq) = seq {
+            self.remove_seq(seq);
+        }
+        true
+    }
+
+    fn remove_seq(&mut self, key: Key) {
+        let Some(mut seq) = self.seqs.remove(key) else { return };
+        match seq.place {
+            Place::Running => self.running.retain(|k| *k != key),
+            Place::Resuming | Place::Fresh => self.unqueue(&seq),
+        }
+        self.give_up(std::mem::take(&mut seq.pages));
+    }
+
+    /// Takes a waiting sequence out of its queue.
+    pub(super) fn unqueue(&mut self, seq: &Seq) {
+        let queue = if seq.place == Place::Fresh { &mut self.fresh } else { &mut self.resuming };
+        queue.remove(&seq.rank());
+        self.waiting_tokens -= u64::from(seq.len());
+    }
+
+    /// Releases a sequence's pages, once the step in flight no longer uses them.
+    pub(super) fn give_up(&mut self, pages: Vec<PageId>) {
+        if self.flight.is_some() {
+            self.fenced.extend(pages.into_iter().rev());
+        } else {
+            for page in pages.into_iter().rev() {
+                self.table.release(page);
+            }
+        }
+    }
+
+    pub(super) fn lift_fence(&mut self) {
+        for page in self.fenced.drain(..) {
+            self.table.release(page);
+        }
+    }
+
+    /// Takes a running sequence's pages; it waits, ahead of new ones, to be computed again.
+    pub(super) fn preempt(&mut self, key: Key) {
+        let seq = &mut self.seqs[key];
+        let dropped = seq.computed;
+        seq.preemptions += 1;
+        let request = &mut self.requests[seq.request];
+        request.usage.preemptions += 1;
+        self.totals.preemptions += 1;
+        let choice =
+            if seq.joint { request.joint_choices().next().unwrap_or(seq.choice) } else { seq.choice };
+        self.effects.push(BatchEffect::Preempted { seq: request.seq_key(choice), dropped });
+        if request.spec.deadline < Time::NEVER {
+            self.deadlines.insert((request.spec.deadline, seq.request));
+        }
+        let pages = std::mem::take(&mut seq.pages);
+        self.running.retain(|k| *k != key);
+        self.queue_again(key);
+        self.give_up(pages);
+    }
+
+    /// Puts a sequence without pages among those that wait to run again.
+    pub(super) fn queue_again(&mut self, key: Key) {
+        let seq = &mut self.seqs[key];
+        seq.computed = 0;
+        seq.prefilling = true;
+        seq.place = Place::Resuming;
+        self.waiting_tokens += u64::from(seq.len());
+        self.resuming.insert(seq.rank(), key);
+    }
+
+    /// Puts a sequence among the running ones, by seniority.
+    pub(super) fn run(&mut self, key: Key) {
+        self.seqs[key].place = Place::Running;
+        let rank = self.seqs[key].rank();
+        let at = self.running.partition_point(|k| self.seqs[*k].rank() < rank);
+        self.running.insert(at, key);
+    }
+}

@@ -1,0 +1,155 @@
+//! What the scheduler keeps of a request and of each sequence that it computes for it.
+
+use std::sync::Arc;
+
+use config::ids::PageId;
+
+use super::slab::Key;
+use super::{PageHasher, Usage};
+use crate::kv::{Fingerprint, PageHash};
+use crate::request::{Finish, RequestSpec, Token};
+use crate::step::SeqKey;
+
+/// A request from its submission until all of its choices have ended.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) spec: RequestSpec,
+    pub(super) choices: Vec<Choice>,
+    /// The sequence that computes the prompt for all choices that are [`Choice::Joint`].
+    pub(super) joint: Option<Key>,
+    /// Choices that have not ended.
+    pub(super) live: u32,
+    /// Most tokens of a sequence, prompt included.
+    pub(super) limit: u32,
+    pub(super) usage: Usage,
+    /// Prompt tokens found in the cache at first admission; none before it.
+    pub(super) cached: Option<u32>,
+    /// Prompt log-probabilities are reported for the positions `1..=reported`.
+    pub(super) reported: u32,
+}
+
+/// Where a choice stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Its prompt is computed together with that of the other joint choices.
+    Joint,
+    /// It has a sequence of its own.
+    Own(Key),
+    /// No more tokens.
+    Ended,
+}
+
+impl Request {
+    pub(super) fn seq_key(&self, choice: u32) -> SeqKey {
+        SeqKey { request: self.spec.id, attempt: self.spec.attempt, choice }
+    }
+
+    /// Choices whose prompt is computed jointly, in order.
+    pub(super) fn joint_choices(&self) -> impl Iterator<Item = u32> {
+        self.choices.iter().zip(0..).filter(|(c, _)| **c == Choice::Joint).map(|(_, i)| i)
+    }
+
+    /// All sequences of the request.
+    pub(super) fn seqs(&self) -> Vec<Key> {
+        let own = self.choices.iter().filter_map(|c| match c {
+            Choice::Own(key) => Some(*key),
+            Choice::Joint | Choice::Ended => None,
+        });
+        self.joint.into_iter().chain(own).collect()
+    }
+
+    /// Whether a choice ends with `token` as the last of `len` tokens, prompt included.
+    pub(super) fn finish(&self, token: Token, len: u32) -> Option<Finish> {
+        if !self.spec.ignore_end && self.spec.end_tokens.contains(&token) {
+            return Some(Finish::EndToken);
+        }
+        (len >= self.limit).then_some(Finish::Length)
+    }
+}
+
+/// Which list a sequence is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Waits for its first admission.
+    Fresh,
+    /// Has run and waits to run again.
+    Resuming,
+    /// Is computed.
+    Running,
+}
+
+/// Tokens that are computed one after another: one choice, or the common prompt of several.
+#[derive(Debug)]
+pub(super) struct Seq {
+    pub(super) request: Key,
+    pub(super) choice: u32,
+    /// Computes the prompt for all joint choices of the request.
+    pub(super) joint: bool,
+    pub(super) place: Place,
+    /// Arrival while fresh, then seniority: the order of first admissions.
+    pub(super) order: u64,
+    pub(super) prompt: Arc<[Token]>,
+    pub(super) prompt_hashes: Arc<[PageHash]>,
+    pub(super) output: Vec<Token>,
+    /// Hashes of the full pages after those of the prompt, as far as they were needed.
+    pub(super) output_hashes: Vec<PageHash>,
+    /// Pages in order; empty unless running.
+    pub(super) pages: Vec<PageId>,
+    /// Tokens whose keys and values are in the pages.
+    pub(super) computed: u32,
+    /// Computes tokens that were there at its admission; otherwise the one that it drew last.
+    pub(super) prefilling: bool,
+    pub(super) preemptions: u32,
+    /// Most tokens, prompt included.
+    pub(super) limit: u32,
+}
+
+impl Seq {
+    /// Tokens, prompt and output.
+    pub(super) fn len(&self) -> u32 {
+        (self.prompt.len() + self.output.len()) as u32
+    }
+
+    /// Tokens without keys and values.
+    pub(super) fn remaining(&self) -> u32 {
+        self.len() - self.computed
+    }
+
+    /// Its key in the ordered lists.
+    pub(super) const fn rank(&self) -> (u64, u32) {
+        (self.order, self.choice)
+    }
+
+    /// The tokens at `start..end`.
+    pub(super) fn tokens(&self, start: u32, end: u32) -> Vec<Token> {
+        let (start, end, prompt) = (start as usize, end as usize, self.prompt.len());
+        let mut tokens = Vec::with_capacity(end - start);
+        tokens.extend_from_slice(&self.prompt[start.min(prompt)..end.min(prompt)]);
+        tokens.extend_from_slice(&self.output[start.max(prompt) - prompt..end.max(prompt) - prompt]);
+        tokens
+    }
+
+    /// The hash of page `i`, where it is known.
+    pub(super) fn hash(&self, i: usize) -> Option<PageHash> {
+        match i.checked_sub(self.prompt_hashes.len()) {
+            None => self.prompt_hashes.get(i).copied(),
+            Some(i) => self.output_hashes.get(i).copied(),
+        }
+    }
+
+    /// Computes the hashes of the first `pages` pages, all of which are full.
+    pub(super) fn ensure_hashes(
+        &mut self,
+        pages: usize,
+        page_tokens: u32,
+        key: &Fingerprint,
+        hasher: PageHasher,
+    ) {
+        for i in self.prompt_hashes.len() + self.output_hashes.len()..pages {
+            let parent = i.checked_sub(1).and_then(|i| self.hash(i));
+            let start = i as u32 * page_tokens;
+            let hash = hasher(key, parent, &self.tokens(start, start + page_tokens));
+            self.output_hashes.push(hash);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Requests come and are called off.
+
+use std::sync::Arc;
+
+use config::ids::{Attempt, RequestId};
+
+use super::seq::{Choice, Place, Request, Seq};
+use super::slab::Key;
+use super::{Batch, BatchEffect, Refusal, Usage};
+use crate::kv::PageHash;
+use crate::request::{RequestSpec, ResumedChoice, Token};
+use crate::time::Time;
+
+impl Batch {
+    /// Takes a request, or says why not.
+    ///
+    /// Choices that an earlier attempt ended, or that have all their tokens, are not computed again and get no event;
+    /// a request with no other choices is done at once.
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing is kept of the request then.
+    pub fn submit(&mut self, _now: Time, spec: RequestSpec) -> Result<(), Refusal> {
+        let limit = self.admissible(&spec)?;
+        let hashes = self.prompt_hashes(&spec);
+        let scores_prompt =
+            spec.prompt_logprobs && spec.resumed.iter().all(|c| c.tokens.is_empty() && !c.ended);
+        let choices: Vec<Choice> = spec
+            .resumed
+            .iter()
+            .map(|c| if has_ended(c, &spec, limit, scores_prompt) { Choice::Ended } else { Choice::Joint })
+            .collect();
+        let live = choices.iter().filter(|c| **c == Choice::Joint).count() as u32;
+        let id = (spec.id, spec.attempt);
+        let deadline = spec.deadline;
+        let request = Request {
+            spec,
+            choices,
+            joint: None,
+            live,
+            limit,
+            usage: Usage::default(),
+            cached: None,
+            reported: 0,
+        };
+        let key = self.requests.insert(request);
+        self.by_id.insert(id, key);
+        if deadline < Time::NEVER {
+            self.deadlines.insert((deadline, key));
+        }
+        if live == 0 {
+            self.finish_request(key);
+        } else {
+            self.enqueue(key, &hashes);
+        }
+        Ok(())
+    }
+
+    /// The request's token limit, where it can run here at all.
+    fn admissible(&self, spec: &RequestSpec) -> Result<u32, Refusal> {
+        if self.draining {
+            return Err(Refusal::Draining);
+        }
+        if spec.prompt.is_empty() {
+            return Err(Refusal::Malformed("the prompt has no tokens"));
+        }
+        if spec.resumed.is_empty() {
+            return Err(Refusal::Malformed("no choice is asked for"));
+        }
+        if self.by_id.contains_key(&(spec.id, spec.attempt)) {
+            return Err(Refusal::Malformed("this attempt of the request is here already"));
+        }
+        let prompt = u32::try_from(spec.prompt.len()).unwrap_or(u32::MAX);
+        if prompt >= self.config.max_context {
+            return Err(Refusal::TooLong { prompt, window: self.config.max_context });
+        }
+        let needed = (prompt + 1).div_ceil(self.config.page_tokens);
+        if needed > self.config.pages {
+            let (pages, page_tokens) = (self.config.pages, self.config.page_tokens);
+            return Err(Refusal::NeverFits { needed, pages, page_tokens });
+        }
+        if self.fresh.len() as u32 >= self.config.max_waiting {
+            return Err(Refusal::QueueFull { waiting: self.fresh.len() as u32 });
+        }
+        Ok(prompt.saturating_add(spec.max_tokens).min(self.config.window()))
+    }
+
+    /// The gateway's hashes where there is one a full page, else our own. Wrong ones cost hits, never correctness.
+    fn prompt_hashes(&self, spec: &RequestSpec) -> Arc<[PageHash]> {
+        let page_tokens = self.config.page_tokens as usize;
+        if !self.config.prefix_cache {
+            return Arc::new([]);
+        }
+        if spec.hashes.len() == spec.prompt.len() / page_tokens {
+            return Arc::clone(&spec.hashes);
+        }
+        let mut parent = None;
+        let pages = spec.prompt.chunks_exact(page_tokens);
+        pages
+            .map(|page: &[Token]| {
+                let hash = (self.hasher)(&self.config.fingerprint, parent, page);
+                parent = Some(hash);
+                hash
+            })
+            .collect()
+    }
+
+    /// Puts the request's sequences into the queue: one for the prompt where no choice has output, else one a choice.
+    fn enqueue(&mut self, key: Key, hashes: &Arc<[PageHash]>) {
+        let request = &mut self.requests[key];
+        let open: Vec<u32> = request.joint_choices().collect();
+        let resumed = open.iter().any(|c| !request.spec.resumed[*c as usize].tokens.is_empty());
+        let order = self.arrivals;
+        self.arrivals += 1;
+        let starts = if resumed { &open[..] } else { &open[..1] };
+        for &choice in starts {
+            let output = std::mem::take(&mut request.spec.resumed[choice as usize].tokens);
+            let seq = Seq {
+                request: key,
+                choice,
+                joint: !resumed,
+                place: Place::Fresh,
+                order,
+                prompt: Arc::clone(&request.spec.prompt),
+                prompt_hashes: Arc::clone(hashes),
+                output,
+                output_hashes: Vec::new(),
+                pages: Vec::new(),
+                computed: 0,
+                prefilling: true,
+                preemptions: 0,
+                limit: request.limit,
+            };
+            self.waiting_tokens += u64::from(seq.len());
+            let seq = self.seqs.insert(seq);
+            if resumed {
+                request.choices[choice as usize] = Choice::Own(seq);
+            } else {
+                request.joint = Some(seq);
+            }
+            self.fresh.insert((order, choice), seq);
+        }
+    }
+
+    /// Calls off all choices of exactly this attempt. Its pages are free at once, or after the step in flight where that
+    /// uses them. No event of the request follows. False where it is not here.
+    pub fn cancel(&mut self, _now: Time, request: RequestId, attempt: Attempt) -> bool {
+        let Some(&key) = self.by_id.get(&(request, attempt)) else { return false };
+        self.remove_request(key);
+        true
+    }
+
+    /// Ends one choice (the gateway found a stop string): no event of it follows. The others go on; after the last one
+    /// the request is done. False where it is not here or the choice has ended.
+    pub fn cancel_choice(&mut self, _now: Time, request: RequestId, attempt: Attempt, choice: u32) -> bool {
+        let Some(&key) = self.by_id.get(&(request, attempt)) else { return false };
+        self.end_choice(key, choice)
+    }
+
+    /// Fails requests whose deadline has passed and of which nothing runs. The gateway calls the others off.
+    pub(super) fn expire(&mut self, now: Time) {
+        while let Some(&(deadline, key)) = self.deadlines.first() {
+            if deadline > now {
+                return;
+            }
+            self.deadlines.pop_first();
+            let runs = |seq: &Key| self.seqs.get(*seq).is_some_and(|s| s.place == Place::Running);
+            if self.requests.get(key).is_some_and(|r| !r.seqs().iter().any(runs)) {
+                let late = now.since(deadline);
+                self.fail_request(key, format!("deadline passed {late} ago while the request was waiting"));
+            }
+        }
+    }
+
+    pub(super) fn finish_request(&mut self, key: Key) {
+        if let Some(request) = self.remove_request(key) {
+            let (id, attempt, usage) = (request.spec.id, request.spec.attempt, request.usage);
+            self.effects.push(BatchEffect::Done { request: id, attempt, usage });
+        }
+    }
+
+    pub(super) fn fail_request(&mut self, key: Key, reason: String) {
+        if let Some(request) = self.remove_request(key) {
+            let (id, attempt) = (request.spec.id, request.spec.attempt);
+            self.effects.push(BatchEffect::Failed { request: id, attempt, reason });
+        }
+    }
+}
+
+/// Whether nothing is to be generated for a choice. Scoring a prompt needs a run even without a token to draw.
+fn has_ended(choice: &ResumedChoice, spec: &RequestSpec, limit: u32, scores_prompt: bool) -> bool {
+    let len = (spec.prompt.len() + choice.tokens.len()) as u32;
+    let stopped = choice.tokens.last().is_some_and(|t| !spec.ignore_end && spec.end_tokens.contains(t));
+    choice.ended || stopped || (len >= limit && !scores_prompt)
+}

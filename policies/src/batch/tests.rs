@@ -1,0 +1,19 @@
+//! The scheduler against a tiny model whose tokens depend on every byte of KV that it reads.
+
+mod model;
+
+mod driver;
+
+mod random;
+
+mod cache;
+
+mod choices;
+
+mod fairness;
+
+mod limits;
+
+mod pressure;
+
+mod removal;

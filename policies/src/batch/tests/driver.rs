@@ -1,0 +1,257 @@
+//! Drives a scheduler with the model engine, checks invariants after each call, and compares streams with solo runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use config::ids::{Attempt, RequestId};
+
+use super::model::{Engine, solo, solo_prompt};
+use crate::batch::{Batch, BatchConfig, BatchEffect, BatchLoad, PageHasher, Refusal, TokenEvent, Usage};
+use crate::kv::{Fingerprint, page_hashes};
+use crate::request::{Logprobs, RequestSpec, ResumedChoice, Sampling, Token};
+use crate::step::StepPlan;
+use crate::time::Time;
+
+pub(super) fn config(page_tokens: u32, pages: u32) -> BatchConfig {
+    BatchConfig::sized(page_tokens, pages, 4096, Fingerprint::of(&[("model", b"test")]))
+}
+
+/// A request of one choice with no end tokens, and the right page hashes for `config`.
+pub(super) fn request(config: &BatchConfig, number: u64, prompt: &[Token], max_tokens: u32) -> RequestSpec {
+    RequestSpec {
+        id: RequestId::new(1, number),
+        attempt: Attempt(0),
+        model: "m".into(),
+        prompt: prompt.into(),
+        hashes: page_hashes(&config.fingerprint, config.page_tokens, prompt).into(),
+        resumed: vec![ResumedChoice::default()],
+        max_tokens,
+        end_tokens: Arc::new([]),
+        ignore_end: false,
+        sampling: Arc::new(Sampling { seed: number, ..Sampling::default() }),
+        prompt_logprobs: false,
+        props: Arc::default(),
+        deadline: Time::NEVER,
+    }
+}
+
+/// `len` tokens that differ between `salt`s from the first one on.
+pub(super) fn prompt(salt: u32, len: u32) -> Vec<Token> {
+    (0..len).map(|i| 1000 * (salt + 1) + i).collect()
+}
+
+pub(super) type Id = (RequestId, Attempt);
+
+pub(super) fn id(spec: &RequestSpec) -> Id {
+    (spec.id, spec.attempt)
+}
+
+/// Everything that a gateway would have received for a request.
+#[derive(Debug, Default)]
+pub(super) struct Received {
+    pub(super) choices: BTreeMap<u32, Vec<TokenEvent>>,
+    pub(super) prompt: Vec<Logprobs>,
+    pub(super) done: Option<Usage>,
+    pub(super) failed: Option<String>,
+    /// By choice.
+    pub(super) preempted: BTreeMap<u32, u32>,
+}
+
+pub(super) struct Driver {
+    pub(super) batch: Batch,
+    pub(super) engine: Engine,
+    pub(super) now: Time,
+    pub(super) received: BTreeMap<Id, Received>,
+    specs: BTreeMap<Id, RequestSpec>,
+}
+
+impl Driver {
+    pub(super) fn new(config: &BatchConfig) -> Self {
+        Self::over(config, Batch::new(config.clone()))
+    }
+
+    pub(super) fn with_hasher(config: &BatchConfig, hasher: PageHasher) -> Self {
+        Self::over(config, Batch::with_hasher(config.clone(), hasher))
+    }
+
+    fn over(config: &BatchConfig, batch: Batch) -> Self {
+        let engine = Engine::new(config);
+        Self { batch, engine, now: Time(1), received: BTreeMap::new(), specs: BTreeMap::new() }
+    }
+
+    pub(super) fn submit(&mut self, spec: &RequestSpec) -> Result<(), Refusal> {
+        let taken = self.batch.submit(self.now, spec.clone());
+        if taken.is_ok() {
+            self.received.insert(id(spec), Received::default());
+            self.specs.insert(id(spec), spec.clone());
+        }
+        self.settle();
+        taken
+    }
+
+    /// Submits what has to be taken.
+    pub(super) fn add(&mut self, spec: &RequestSpec) {
+        self.submit(spec).unwrap();
+    }
+
+    pub(super) fn cancel(&mut self, of: Id) -> bool {
+        let there = self.batch.cancel(self.now, of.0, of.1);
+        self.settle();
+        there
+    }
+
+    pub(super) fn cancel_choice(&mut self, of: Id, choice: u32) -> bool {
+        let there = self.batch.cancel_choice(self.now, of.0, of.1, choice);
+        self.settle();
+        there
+    }
+
+    pub(super) fn plan(&mut self) -> Option<StepPlan> {
+        self.now = Time(self.now.0 + 1_000_000);
+        let plan = self.batch.plan(self.now);
+        self.settle();
+        plan
+    }
+
+    pub(super) fn complete(&mut self, plan: &StepPlan) {
+        let outcome = self.engine.run(plan);
+        self.finish_step(&outcome);
+    }
+
+    pub(super) fn finish_step(&mut self, outcome: &crate::step::StepOutcome) {
+        let mut effects = Vec::new();
+        self.batch.complete(self.now, outcome, &mut effects);
+        self.absorb(effects);
+        self.settle();
+    }
+
+    pub(super) fn fail_step(&mut self, plan: &StepPlan) {
+        let mut effects = Vec::new();
+        self.batch.step_failed(self.now, plan.step, "the device is gone", &mut effects);
+        self.absorb(effects);
+        self.settle();
+    }
+
+    /// One whole step; its plan, or none where nothing could run.
+    pub(super) fn step(&mut self) -> Option<StepPlan> {
+        let plan = self.plan()?;
+        self.complete(&plan);
+        Some(plan)
+    }
+
+    /// Runs to the end, within a bound on the steps, and checks that nothing is left behind.
+    pub(super) fn run(&mut self) {
+        for _ in 0..100_000 {
+            if self.step().is_none() {
+                break;
+            }
+        }
+        self.expect_idle();
+    }
+
+    pub(super) fn expect_idle(&self) {
+        assert!(self.batch.is_idle(), "stuck with {:?}", self.batch.load());
+        let load = self.batch.load();
+        let left = (load.running, load.waiting, load.queued_prefill_tokens, load.pages_used);
+        assert_eq!(left, (0, 0, 0, 0), "{load:?}");
+    }
+
+    pub(super) fn load(&self) -> BatchLoad {
+        self.batch.load()
+    }
+
+    pub(super) fn got(&self, of: Id) -> &Received {
+        &self.received[&of]
+    }
+
+    /// The request is done and each choice gave what it gives alone.
+    pub(super) fn expect_complete(&self, spec: &RequestSpec) {
+        let got = self.got(id(spec));
+        assert_eq!(got.failed, None, "{}", spec.id);
+        assert!(got.done.is_some(), "{} is not done", spec.id);
+        for choice in 0..spec.choices() as u32 {
+            if spec.resumed[choice as usize].ended {
+                assert!(!got.choices.contains_key(&choice));
+                continue;
+            }
+            let len = self.expect_prefix(spec, choice);
+            assert_eq!(
+                len,
+                solo(spec, choice, self.batch.config().window()).tokens.len(),
+                "{} choice {choice}",
+                spec.id
+            );
+        }
+        let unspoken = spec.resumed.iter().all(|c| c.tokens.is_empty());
+        if spec.prompt_logprobs && unspoken && spec.resumed.iter().any(|c| !c.ended) {
+            assert_eq!(got.prompt, solo_prompt(spec), "{}", spec.id);
+        }
+    }
+
+    /// What came so far is the beginning of what the choice gives alone. Returns the tokens so far.
+    pub(super) fn expect_prefix(&self, spec: &RequestSpec, choice: u32) -> usize {
+        let expected = solo(spec, choice, self.batch.config().window());
+        let start = spec.resumed[choice as usize].tokens.len();
+        let Some(events) = self.got(id(spec)).choices.get(&choice) else { return start };
+        for (i, event) in events.iter().enumerate() {
+            let index = start + i;
+            let (token, logprobs) = &expected.tokens[index];
+            assert_eq!(event.index as usize, index, "{} choice {choice}: a gap or a repetition", spec.id);
+            assert_eq!(
+                (event.token, &event.logprobs),
+                (*token, logprobs),
+                "{} choice {choice} at {index}",
+                spec.id
+            );
+            let last = index + 1 == expected.tokens.len();
+            assert_eq!(
+                event.finish,
+                last.then_some(expected.finish),
+                "{} choice {choice} at {index}",
+                spec.id
+            );
+            assert_eq!(event.cached_tokens, events[0].cached_tokens);
+        }
+        start + events.len()
+    }
+
+    fn settle(&mut self) {
+        let mut effects = Vec::new();
+        self.batch.take_effects(&mut effects);
+        self.absorb(effects);
+        self.batch.check().unwrap();
+    }
+
+    fn absorb(&mut self, effects: Vec<BatchEffect>) {
+        for effect in effects {
+            match effect {
+                BatchEffect::Token(event) => {
+                    let got = self.open((event.seq.request, event.seq.attempt));
+                    got.choices.entry(event.seq.choice).or_default().push(event);
+                }
+                BatchEffect::PromptLogprobs { request, attempt, first, tokens } => {
+                    let got = self.open((request, attempt));
+                    assert!(got.choices.is_empty(), "prompt log-probabilities come before the first token");
+                    assert_eq!(first as usize, got.prompt.len() + 1, "a gap or a repetition");
+                    got.prompt.extend(tokens);
+                }
+                BatchEffect::Done { request, attempt, usage } => {
+                    self.open((request, attempt)).done = Some(usage);
+                }
+                BatchEffect::Failed { request, attempt, reason } => {
+                    self.open((request, attempt)).failed = Some(reason);
+                }
+                BatchEffect::Preempted { seq, .. } => {
+                    *self.open((seq.request, seq.attempt)).preempted.entry(seq.choice).or_default() += 1;
+                }
+            }
+        }
+    }
+
+    /// No event follows the last one of a request.
+    fn open(&mut self, of: Id) -> &mut Received {
+        let got = self.received.get_mut(&of).unwrap();
+        assert!(got.done.is_none() && got.failed.is_none(), "an event after the end of {of:?}");
+        got
+    }
+}

@@ -1,0 +1,68 @@
+//! What others see of the scheduler.
+
+use super::seq::Seq;
+use super::{Batch, BatchLoad};
+use crate::step::SeqKey;
+
+/// A sequence as the admin interface shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeqView {
+    /// The sequence; where a prompt is computed for several choices, with the first of them.
+    pub seq: SeqKey,
+    /// Tokens of the prompt.
+    pub prompt: u32,
+    /// Tokens of the output so far.
+    pub output: u32,
+    /// Tokens whose keys and values are in pages.
+    pub computed: u32,
+    /// Pages held, shared ones included.
+    pub pages: u32,
+    /// Times that it was preempted.
+    pub preemptions: u32,
+}
+
+impl Batch {
+    /// Figures for placement and metrics.
+    #[must_use]
+    pub fn load(&self) -> BatchLoad {
+        let prefilling = self.running.iter().map(|k| &self.seqs[*k]).filter(|s| s.prefilling);
+        BatchLoad {
+            running: self.running.len() as u32,
+            waiting: (self.resuming.len() + self.fresh.len()) as u32,
+            queued_prefill_tokens: self.waiting_tokens
+                + prefilling.map(|s| u64::from(s.remaining())).sum::<u64>(),
+            pages_used: self.table.held(),
+            pages_cached: self.table.idle(),
+            pages_total: self.table.total(),
+            prefix_queries: self.totals.prefix_queries,
+            prefix_hits: self.totals.prefix_hits,
+            prefilled_tokens: self.totals.prefilled_tokens,
+            drawn_tokens: self.totals.drawn_tokens,
+            preemptions: self.totals.preemptions,
+        }
+    }
+
+    /// The sequences that are being computed, in order of seniority.
+    pub fn running(&self) -> impl Iterator<Item = SeqView> {
+        self.running.iter().map(|k| self.view(&self.seqs[*k]))
+    }
+
+    /// The sequences that wait, in the order in which they are looked at.
+    pub fn waiting(&self) -> impl Iterator<Item = SeqView> {
+        self.resuming.values().chain(self.fresh.values()).map(|k| self.view(&self.seqs[*k]))
+    }
+
+    fn view(&self, seq: &Seq) -> SeqView {
+        let request = &self.requests[seq.request];
+        let choice =
+            if seq.joint { request.joint_choices().next().unwrap_or(seq.choice) } else { seq.choice };
+        SeqView {
+            seq: request.seq_key(choice),
+            prompt: seq.prompt.len() as u32,
+            output: seq.output.len() as u32,
+            computed: seq.computed,
+            pages: seq.pages.len() as u32,
+            preemptions: seq.preemptions,
+        }
+    }
+}
