@@ -18,8 +18,8 @@ mod tokenize;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use config::ids::{NodeId, RequestIds};
 use config::{GatewayConfig, HttpConfig};
@@ -114,13 +114,27 @@ pub(crate) struct Shared {
     pub(crate) started: u64,
     pub(crate) metrics: RenderMetrics,
     pub(crate) trouble: Trouble,
-    /// Connections open.
-    pub(crate) connections: AtomicUsize,
+    /// The door that lives; none while it is being restarted.
+    door: RwLock<Option<ActorRef<GatewayMsg>>>,
 }
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("node", &self.node).field("sessions", &self.sessions).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("node", &self.node)
+            .field("sessions", &self.sessions)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// The door, under which sessions are started.
+    pub(crate) fn door(&self) -> Option<ActorRef<GatewayMsg>> {
+        self.door.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_door(&self, door: &ActorRef<GatewayMsg>) {
+        *self.door.write().unwrap_or_else(PoisonError::into_inner) = Some(door.clone());
     }
 }
 
@@ -148,7 +162,7 @@ impl Gateway {
             started: error::unix_seconds(),
             metrics: args.metrics,
             trouble: args.trouble,
-            connections: AtomicUsize::new(0),
+            door: RwLock::default(),
         });
         let root_args = RootArgs { shared: Arc::clone(&shared) };
         let (root, _) = match supervisor {
@@ -160,6 +174,12 @@ impl Gateway {
         let gateway = Self { root, shared, address, stop, server };
         gateway.announce();
         Ok(gateway)
+    }
+
+    /// The root actor, as its supervisor sees it.
+    #[must_use]
+    pub fn cell(&self) -> ActorCell {
+        self.root.get_cell()
     }
 
     /// The address that the listener is bound to.

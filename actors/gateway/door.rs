@@ -87,7 +87,10 @@ impl Actor for Root {
         tracing::error!(why, delay_ms = delay.as_millis() as u64, "the gateway's door ended; restarting it");
         metrics::counter!(crate::metrics::RESTARTS, "actor" => "gateway").increment(1);
         // The sessions were the door's children and have died with it.
-        state.shared.sessions.bury_all(&state.shared.doors, &Failure::Unavailable("the gateway was restarted".into()));
+        state
+            .shared
+            .sessions
+            .bury_all(&state.shared.doors, &Failure::Unavailable("the gateway was restarted".into()));
         myself.send_after(delay, || RootMsg::Restart);
         Ok(())
     }
@@ -97,7 +100,7 @@ impl Actor for Root {
 async fn open(shared: &Arc<Shared>, root: &ActorRef<RootMsg>) -> Result<(), ActorProcessingErr> {
     let (door, _) = Actor::spawn_linked(None, Door, Arc::clone(shared), root.get_cell()).await?;
     shared.set_door(&door);
-    shared.doors.add_gateway(shared.node.clone(), door);
+    shared.doors.add_gateway(shared.node.clone(), door.get_derived());
     Ok(())
 }
 
@@ -170,7 +173,9 @@ impl Actor for Door {
     ) -> Result<(), ActorProcessingErr> {
         let (cell, why) = match event {
             SupervisionEvent::ActorFailed(cell, why) => (cell, why.to_string()),
-            SupervisionEvent::ActorTerminated(cell, _, why) => (cell, why.unwrap_or_else(|| "stopped".into())),
+            SupervisionEvent::ActorTerminated(cell, _, why) => {
+                (cell, why.unwrap_or_else(|| "stopped".into()))
+            }
             SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => return Ok(()),
         };
         // A session that ended properly is in the directory no more.

@@ -135,9 +135,10 @@ impl From<&Failure> for ApiError {
                 Self { code: Some("context_length_exceeded"), ..Self::invalid(why.clone()) }
             }
             Failure::WorkerLost(why) => Self::unavailable("worker_lost", why.clone()),
-            Failure::Engine(why) => {
-                Self { code: Some("engine_error"), ..Self::internal(format!("the engine failed on this request: {why}")) }
-            }
+            Failure::Engine(why) => Self {
+                code: Some("engine_error"),
+                ..Self::internal(format!("the engine failed on this request: {why}"))
+            },
             Failure::Deadline => {
                 let message = "the request took longer than http.request-timeout".to_owned();
                 Self::new(StatusCode::GATEWAY_TIMEOUT, "server_error", Some("timeout"), message)

@@ -38,7 +38,10 @@ impl Models {
     pub(crate) fn ready(&self, card: &Arc<ModelCard>) -> bool {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         match known.get_mut(&card.name) {
-            Some(entry) if Arc::ptr_eq(&entry.card.text, &card.text) || entry.card.fingerprint == card.fingerprint => {
+            Some(entry)
+                if Arc::ptr_eq(&entry.card.text, &card.text)
+                    || entry.card.fingerprint == card.fingerprint =>
+            {
                 entry.ready = true;
                 false
             }

@@ -189,7 +189,8 @@ impl Actor for SessionActor {
         (args, track): Self::Arguments,
     ) -> Result<SessionState, ActorProcessingErr> {
         let SessionArgs { shared, spec, text, stops, discard_output } = args;
-        let choices = (0..spec.choices()).map(|_| Assembler::new(&text, &spec.prompt, stops.as_ref())).collect();
+        let choices =
+            (0..spec.choices()).map(|_| Assembler::new(&text, &spec.prompt, stops.as_ref())).collect();
         let timing = Timing::new(clock::now(), spec.choices());
         let core = Session::new(spec, SessionConfig { retry_limit: shared.limits.retry_limit });
         let timer = core.next_deadline().map(|at| {
@@ -294,7 +295,9 @@ impl SessionState {
                 self.core.prompt_logprobs(now, attempt, first, tokens, fx);
             }
             BatchEffect::Done { attempt, usage, .. } => self.core.done(now, attempt, usage, fx),
-            BatchEffect::Failed { attempt, reason, .. } => self.core.failed_at_worker(now, attempt, reason, fx),
+            BatchEffect::Failed { attempt, reason, .. } => {
+                self.core.failed_at_worker(now, attempt, reason, fx)
+            }
             // The worker counts it; the stream only has a gap in time.
             BatchEffect::Preempted { .. } => {}
         }
@@ -343,7 +346,11 @@ impl SessionState {
                 self.send(SessionOut::Finished(self.usage()));
             }
             SessionEffect::Failed(failure) => {
-                let failure = if failure == Failure::Cancelled { self.abort.take().unwrap_or(failure) } else { failure };
+                let failure = if failure == Failure::Cancelled {
+                    self.abort.take().unwrap_or(failure)
+                } else {
+                    failure
+                };
                 self.timing.end(now, super::error::outcome(&failure));
                 self.send(SessionOut::Failed(failure));
             }
@@ -384,7 +391,8 @@ impl SessionState {
         // A closed channel is a client that left, which its stream's drop reports; a full one cannot be.
         if let Err(mpsc::error::TrySendError::Full(_)) = self.track.out.try_send(out) {
             tracing::error!(request = %self.track.request, "the way to the client is full");
-            metrics::counter!(crate::metrics::BROKEN_INVARIANTS, "name" => "session_out_has_room").increment(1);
+            metrics::counter!(crate::metrics::BROKEN_INVARIANTS, "name" => "session_out_has_room")
+                .increment(1);
         }
     }
 }

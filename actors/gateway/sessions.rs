@@ -112,7 +112,10 @@ impl Sessions {
         }
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut BTreeMap<RequestId, (ActorRef<SessionMsg>, Arc<Track>)>) -> T) -> T {
+    fn with<T>(
+        &self,
+        f: impl FnOnce(&mut BTreeMap<RequestId, (ActorRef<SessionMsg>, Arc<Track>)>) -> T,
+    ) -> T {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         let out = f(&mut live);
         metrics::gauge!(crate::metrics::SESSIONS).set(live.len() as f64);

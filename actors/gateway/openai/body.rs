@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::Deserializer;
+use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::PromptItem;
 use super::messages::{Messages, MessagesSeed};
@@ -38,7 +38,10 @@ pub(crate) enum Field {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Prompt {
     /// Prompts, with how many there were.
-    Items { items: Vec<PromptItem>, count: usize },
+    Items {
+        items: Vec<PromptItem>,
+        count: usize,
+    },
     Bad(String),
 }
 
@@ -57,6 +60,8 @@ pub(crate) struct Body {
     pub(crate) fields: BTreeMap<String, Field>,
     pub(crate) prompt: Option<Prompt>,
     pub(crate) messages: Option<Messages>,
+    /// `tokens` of `/v1/detokenize`.
+    pub(crate) tokens: Option<Prompt>,
     /// A name that came twice, or one too many.
     fault: Option<ApiError>,
 }
@@ -76,7 +81,11 @@ impl Body {
             let what = if e.is_data() { "a JSON object was expected" } else { "this is not JSON" };
             let hint = if std::str::from_utf8(bytes).is_err() { " (the body has to be UTF-8)" } else { "" };
             let (line, column) = (e.line(), e.column());
-            let range = if e.to_string().starts_with("number out of range") { ": a number is out of range" } else { "" };
+            let range = if e.to_string().starts_with("number out of range") {
+                ": a number is out of range"
+            } else {
+                ""
+            };
             ApiError::invalid(format!(
                 "the request body cannot be read: {what}{hint}{range}, at line {line} column {column}"
             ))
@@ -118,6 +127,7 @@ impl<'de> Visitor<'de> for BodySeed {
                 "prompt" => {
                     body.prompt.replace(map.next_value_seed(PromptSeed { max: self.keep.prompts })?).is_some()
                 }
+                "tokens" => body.tokens.replace(map.next_value_seed(PromptSeed { max: 1 })?).is_some(),
                 "messages" => body.messages.replace(map.next_value_seed(MessagesSeed)?).is_some(),
                 _ if count > MAX_FIELDS => {
                     map.next_value::<IgnoredAny>()?;
@@ -259,7 +269,8 @@ struct PromptSeed {
     max: usize,
 }
 
-const PROMPT_RULE: &str = "`prompt` has to be a string, a list of tokens, or a list of strings or of token lists";
+const PROMPT_RULE: &str =
+    "`prompt` has to be a string, a list of tokens, or a list of strings or of token lists";
 
 impl<'de> DeserializeSeed<'de> for PromptSeed {
     type Value = Prompt;

@@ -23,7 +23,13 @@ pub(crate) fn validate(
         common(&mut body, headers, limits, seed)?;
     unsupported(&mut body)?;
     let logprobs = flag(&mut body, "logprobs")?.unwrap_or(false);
-    let top = int(&mut body, "top_logprobs", 0, limits.max_top_logprobs.min(255) as i64, "gateway.max-top-logprobs")?;
+    let top = int(
+        &mut body,
+        "top_logprobs",
+        0,
+        limits.max_top_logprobs.min(255) as i64,
+        "gateway.max-top-logprobs",
+    )?;
     if top.is_some() && !logprobs {
         return Err(ApiError::field("top_logprobs", "`top_logprobs` is allowed only with `logprobs: true`"));
     }
@@ -33,9 +39,8 @@ pub(crate) fn validate(
     if body.prompt.is_some() {
         return Err(ApiError::field("prompt", "`prompt` is a field of /v1/completions; use `messages` here"));
     }
-    let messages = body.messages.take().unwrap_or_else(|| {
-        Err(ApiError::field("messages", "`messages` is missing"))
-    })?;
+    let messages =
+        body.messages.take().unwrap_or_else(|| Err(ApiError::field("messages", "`messages` is missing")))?;
     if messages.is_empty() {
         return Err(ApiError::field("messages", "`messages` is empty; give at least one message"));
     }
@@ -67,7 +72,8 @@ fn max_tokens(body: &mut Body) -> Result<(Option<u32>, &'static str), ApiError> 
     }
 }
 
-fn end(body: &mut Body) -> Result<ChatEnd, ApiError> {
+/// How the rendered chat ends.
+pub(super) fn end(body: &mut Body) -> Result<ChatEnd, ApiError> {
     let generate = flag(body, "add_generation_prompt")?;
     let go_on = flag(body, "continue_final_message")?;
     match (generate, go_on) {
@@ -105,7 +111,10 @@ fn unsupported(body: &mut Body) -> Result<(), ApiError> {
         None => {}
         Some(Field::Object { entries, .. }) if is_text_format(&entries) => {}
         Some(_) => {
-            return Err(ApiError::unsupported("response_format", "only {\"type\": \"text\"} can be asked for yet"));
+            return Err(ApiError::unsupported(
+                "response_format",
+                "only {\"type\": \"text\"} can be asked for yet",
+            ));
         }
     }
     match body.take("modalities") {

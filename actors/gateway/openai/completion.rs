@@ -20,7 +20,8 @@ pub(crate) fn validate(
 ) -> Result<Generation, ApiError> {
     let Common { model, mut sampling, stop, n, stream, include_usage, ignore_end, props } =
         common(&mut body, headers, limits, seed)?;
-    let top = int(&mut body, "logprobs", 0, limits.max_top_logprobs.min(255) as i64, "gateway.max-top-logprobs")?;
+    let top =
+        int(&mut body, "logprobs", 0, limits.max_top_logprobs.min(255) as i64, "gateway.max-top-logprobs")?;
     sampling.logprobs = top.map(|n| n as u8);
     let echo = flag(&mut body, "echo")?.unwrap_or(false);
     let max_tokens = int(&mut body, "max_tokens", 0, i64::from(u32::MAX), "")?.map(|n| n as u32);
@@ -33,14 +34,19 @@ pub(crate) fn validate(
         return Err(ApiError::unsupported("suffix", "text is generated at the end of a prompt only"));
     }
     if body.messages.is_some() {
-        return Err(ApiError::field("messages", "`messages` is a field of /v1/chat/completions; use `prompt` here"));
+        return Err(ApiError::field(
+            "messages",
+            "`messages` is a field of /v1/chat/completions; use `prompt` here",
+        ));
     }
     let prompts = prompts(body.prompt.take(), limits.max_prompts)?;
     finish(body)?;
     Ok(Generation {
         model,
         input: Input::Prompts(prompts),
-        max_tokens: Some(max_tokens.unwrap_or_else(|| u32::try_from(limits.default_max_tokens).unwrap_or(u32::MAX))),
+        max_tokens: Some(
+            max_tokens.unwrap_or_else(|| u32::try_from(limits.default_max_tokens).unwrap_or(u32::MAX)),
+        ),
         // A default is cut to the window, a client's own number is held against it.
         max_tokens_field: if max_tokens.is_some() { "max_tokens" } else { "" },
         output: Output { chat: false, stream, include_usage, n, logprobs: sampling.logprobs.is_some(), echo },
@@ -57,7 +63,8 @@ pub(super) fn prompts(prompt: Option<Prompt>, max: usize) -> Result<Vec<PromptIt
         None => Err(ApiError::field("prompt", "`prompt` is missing")),
         Some(Prompt::Bad(why)) => Err(ApiError::field("prompt", why)),
         Some(Prompt::Items { count, .. }) if count > max => {
-            let message = format!("`prompt` has {count} prompts; at most {max} are allowed (gateway.max-prompts)");
+            let message =
+                format!("`prompt` has {count} prompts; at most {max} are allowed (gateway.max-prompts)");
             Err(ApiError::field("prompt", message))
         }
         Some(Prompt::Items { items, .. }) if items.is_empty() => Ok(vec![PromptItem::Tokens(Vec::new())]),

@@ -96,7 +96,8 @@ fn message(index: usize, value: Value) -> Result<ChatMessage, ApiError> {
         None => return Err(bad(format!("messages[{index}].role is missing"))),
     };
     if !matches!(role.as_str(), "system" | "developer" | "user" | "assistant") {
-        let hint = if matches!(role.as_str(), "tool" | "function") { ": tools are not supported yet" } else { "" };
+        let hint =
+            if matches!(role.as_str(), "tool" | "function") { ": tools are not supported yet" } else { "" };
         return Err(bad(format!(
             "messages[{index}].role `{}` is not known{hint}; use system, developer, user or assistant",
             plain(&role)
@@ -107,7 +108,9 @@ fn message(index: usize, value: Value) -> Result<ChatMessage, ApiError> {
         Some(Value::Array(parts)) => Content::Parts(
             parts.into_iter().enumerate().map(|(i, p)| part(index, i, p)).collect::<Result<_, _>>()?,
         ),
-        Some(_) => return Err(bad(format!("messages[{index}].content has to be a string or a list of parts"))),
+        Some(_) => {
+            return Err(bad(format!("messages[{index}].content has to be a string or a list of parts")));
+        }
         None if fields.contains_key("tool_calls") => {
             return Err(bad(format!("messages[{index}].tool_calls: tools are not supported yet")));
         }
@@ -125,7 +128,8 @@ fn message(index: usize, value: Value) -> Result<ChatMessage, ApiError> {
     // Absent, null and empty say the same; SDKs send an answer back as they got it.
     fields.retain(|key, value| {
         let empty = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
-        !(empty && matches!(key.as_str(), "tool_calls" | "refusal" | "annotations" | "audio" | "function_call"))
+        !(empty
+            && matches!(key.as_str(), "tool_calls" | "refusal" | "annotations" | "audio" | "function_call"))
     });
     match fields.keys().next() {
         Some(key) => Err(bad(format!("messages[{index}].{} is not supported", plain(key)))),
@@ -143,7 +147,10 @@ fn part(index: usize, part: usize, value: Value) -> Result<ContentPart, ApiError
         return Err(bad(format!("{at}.type has to be a string")));
     };
     if kind != "text" {
-        return Err(bad(format!("{at}: `{}` parts are not supported by this model; use `text`", plain(&kind))));
+        return Err(bad(format!(
+            "{at}: `{}` parts are not supported by this model; use `text`",
+            plain(&kind)
+        )));
     }
     let Some(Value::String(text)) = take(&mut fields, "text") else {
         return Err(bad(format!("{at}.text has to be a string")));

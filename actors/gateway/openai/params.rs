@@ -17,8 +17,15 @@ const MAX_STOP_BYTES: usize = 1024;
 const PROP_HEADER: &str = "x-prop-";
 
 /// Fields that change nothing here, whatever they hold: accounting, storage and routing hints of OpenAI's own service.
-const IGNORED: [&str; 7] =
-    ["metadata", "prompt_cache_key", "safety_identifier", "user", "verbosity", "prompt_cache_retention", "prediction"];
+const IGNORED: [&str; 7] = [
+    "metadata",
+    "prompt_cache_key",
+    "safety_identifier",
+    "user",
+    "verbosity",
+    "prompt_cache_retention",
+    "prediction",
+];
 
 /// What both kinds of request have.
 #[derive(Debug)]
@@ -75,6 +82,15 @@ pub(super) fn common(
 
 /// Refuses what is left: a field that nobody took is not known.
 pub(super) fn finish(body: Body) -> Result<(), ApiError> {
+    let left = [
+        ("prompt", body.prompt.is_some()),
+        ("messages", body.messages.is_some()),
+        ("tokens", body.tokens.is_some()),
+    ];
+    if let Some((name, _)) = left.iter().find(|(_, there)| *there) {
+        let message = format!("`{name}` is not a field of this request");
+        return Err(ApiError { code: Some("unknown_parameter"), ..ApiError::field(*name, message) });
+    }
     match body.fields.into_iter().find(|(_, field)| *field != Field::Scalar(Scalar::Null)) {
         None => Ok(()),
         Some((name, _)) => {
@@ -92,7 +108,10 @@ fn sampling(body: &mut Body, limits: &GatewayConfig, seed: u64) -> Result<Sampli
     }
     let repetition = number(body, "repetition_penalty", 0.0, 2.0)?.unwrap_or(1.0);
     if repetition == 0.0 {
-        return Err(ApiError::field("repetition_penalty", "`repetition_penalty` has to be more than 0 and at most 2"));
+        return Err(ApiError::field(
+            "repetition_penalty",
+            "`repetition_penalty` has to be more than 0 and at most 2",
+        ));
     }
     // Some clients turn it off with -1.
     let top_k = int(body, "top_k", -1, i64::from(i32::MAX), "")?.unwrap_or(0);
@@ -128,7 +147,10 @@ fn stop(body: &mut Body, max: usize) -> Result<Vec<String>, ApiError> {
         Some(_) => return Err(wrong()),
     };
     if stops.iter().any(|s| s.len() > MAX_STOP_BYTES) {
-        return Err(ApiError::field("stop", format!("a string of `stop` is longer than {MAX_STOP_BYTES} bytes")));
+        return Err(ApiError::field(
+            "stop",
+            format!("a string of `stop` is longer than {MAX_STOP_BYTES} bytes"),
+        ));
     }
     Ok(stops.into_iter().filter(|s| !s.is_empty()).collect())
 }
@@ -143,14 +165,17 @@ fn logit_bias(body: &mut Body, max: usize) -> Result<Vec<(u32, f32)>, ApiError> 
         Some(Field::Object { entries, .. }) => {
             let mut out = Vec::with_capacity(entries.len());
             for (key, value) in entries {
-                let token = key.parse::<u32>().map_err(|_| bad("a key of `logit_bias` is not a token id".into()))?;
+                let token =
+                    key.parse::<u32>().map_err(|_| bad("a key of `logit_bias` is not a token id".into()))?;
                 let bias = match value {
                     Scalar::Int(n) => n as f64,
                     Scalar::Float(x) => x,
                     _ => f64::NAN,
                 };
                 if !(-100.0..=100.0).contains(&bias) {
-                    return Err(bad(format!("`logit_bias` of token {token} has to be a number from -100 to 100")));
+                    return Err(bad(format!(
+                        "`logit_bias` of token {token} has to be a number from -100 to 100"
+                    )));
                 }
                 out.push((token, bias as f32));
             }
@@ -178,7 +203,9 @@ fn stream_options(body: &mut Body, stream: bool) -> Result<bool, ApiError> {
         match (key.as_str(), value) {
             (_, Scalar::Null) => {}
             ("include_usage", Scalar::Bool(value)) => include = value,
-            ("include_usage", _) => return Err(bad("`stream_options.include_usage` has to be true or false")),
+            ("include_usage", _) => {
+                return Err(bad("`stream_options.include_usage` has to be true or false"));
+            }
             // Padding against traffic analysis, which we do not add.
             ("include_obfuscation", Scalar::Bool(false)) => {}
             (other, _) => return Err(bad(&format!("`stream_options.{}` is not supported", plain(other)))),
@@ -209,7 +236,9 @@ fn props(body: &mut Body, headers: &HeaderMap) -> Result<Props, ApiError> {
                     Scalar::Text(text) => Prop::Text(text),
                     Scalar::Null | Scalar::Nested => {
                         let name = plain(&name);
-                        return Err(bad(format!("`props.{name}` has to be a number, a string or true or false")));
+                        return Err(bad(format!(
+                            "`props.{name}` has to be a number, a string or true or false"
+                        )));
                     }
                 };
                 props.insert(name, value);
@@ -248,7 +277,8 @@ fn typed(name: &str, value: &Prop) -> Result<(), ApiError> {
     if fits {
         return Ok(());
     }
-    let rule = if name == "priority" { "a whole number" } else { "a whole number of milliseconds, not negative" };
+    let rule =
+        if name == "priority" { "a whole number" } else { "a whole number of milliseconds, not negative" };
     Err(ApiError::field(format!("props.{name}"), format!("`props.{name}` has to be {rule}")))
 }
 
