@@ -21,7 +21,7 @@ pub use file::GgufFile;
 pub use metadata::{Metadata, Value};
 pub use rope::{RopeFrequencies, RopeScaling, RopeSpec, RopeStyle};
 pub use spec::{Architecture, ModelSpec};
-pub use split::expand_parts;
+pub use split::{expand_parts, part_names};
 pub use tensor::{TensorInfo, TensorType};
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Rotary position embedding: base, layout, scaling, and the frequencies that follow from them.
 
+use std::f64::consts::TAU;
+
 use serde::{Deserialize, Serialize};
 
 /// Which two elements of a head turn together.
@@ -76,9 +78,100 @@ pub struct RopeFrequencies {
     pub magnitude: f32,
 }
 
+impl RopeScaling {
+    /// All that the engine computes, for error messages.
+    pub const SUPPORTED: &str = "none, linear, llama3, yarn";
+
+    /// Refuses parameters that make no frequencies: what was found, and what would be right.
+    pub(super) fn checked(self) -> Result<Self, (String, String)> {
+        let positive = |value: f32| value.is_finite() && value > 0.0;
+        let good = match self {
+            Self::None => true,
+            Self::Linear { factor } => positive(factor),
+            Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+                positive(factor)
+                    && positive(low_freq_factor)
+                    && high_freq_factor > low_freq_factor
+                    && high_freq_factor.is_finite()
+                    && original_context > 0
+            }
+            Self::Yarn { factor, original_context, beta_fast, beta_slow, magnitude, .. } => {
+                positive(factor)
+                    && positive(magnitude)
+                    && positive(beta_slow)
+                    && beta_fast > beta_slow
+                    && beta_fast.is_finite()
+                    && original_context > 0
+            }
+        };
+        let expected = "positive factors, and a high or fast limit over the low or slow one".to_owned();
+        if good { Ok(self) } else { Err((format!("{self:?}"), expected)) }
+    }
+}
+
 impl RopeSpec {
     /// The frequencies with scaling and factors applied.
+    ///
+    /// Sources: linear position interpolation (arXiv 2306.15595), the scaling published with Llama 3.1, YaRN (arXiv
+    /// 2309.00071) with the ramp over dimensions that its reference code and the common runtimes use.
     pub fn frequencies(&self) -> RopeFrequencies {
-        todo!()
+        let pairs = self.dims / 2;
+        let base = f64::from(self.base);
+        let mut inv_freq: Vec<f64> =
+            (0..pairs).map(|pair| base.powf(-((2 * pair) as f64) / self.dims as f64)).collect();
+        let mut magnitude = 1.0;
+        match self.scaling {
+            RopeScaling::None => {}
+            RopeScaling::Linear { factor } => {
+                for freq in &mut inv_freq {
+                    *freq /= f64::from(factor);
+                }
+            }
+            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+                let (factor, low, high) =
+                    (f64::from(factor), f64::from(low_freq_factor), f64::from(high_freq_factor));
+                for freq in &mut inv_freq {
+                    // Turns of this pair over the original context: few turns are stretched, many are kept.
+                    let turns = original_context as f64 * *freq / TAU;
+                    let keep = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                    *freq = *freq / factor * (1.0 - keep) + *freq * keep;
+                }
+            }
+            RopeScaling::Yarn {
+                factor,
+                original_context,
+                beta_fast,
+                beta_slow,
+                magnitude: scale,
+                truncate,
+            } => {
+                // The (fractional) dimension pair that makes `turns` turns over the original context.
+                let pair_of = |turns: f32| {
+                    self.dims as f64 * (original_context as f64 / (f64::from(turns) * TAU)).ln()
+                        / (2.0 * base.ln())
+                };
+                let (mut first, mut last) = (pair_of(beta_fast), pair_of(beta_slow));
+                if truncate {
+                    (first, last) = (first.floor(), last.ceil());
+                }
+                let (first, last) = (first.max(0.0), last.min(self.dims as f64 - 1.0));
+                for (pair, freq) in inv_freq.iter_mut().enumerate() {
+                    let stretch = ((pair as f64 - first) / (last - first).max(1e-3)).clamp(0.0, 1.0);
+                    *freq = *freq / f64::from(factor) * stretch + *freq * (1.0 - stretch);
+                }
+                magnitude = scale;
+            }
+        }
+        if let Some(factors) = &self.factors {
+            for (freq, factor) in inv_freq.iter_mut().zip(factors) {
+                *freq /= f64::from(*factor);
+            }
+        }
+        RopeFrequencies { inv_freq, magnitude }
     }
+}
+
+/// The temperature that YaRN recommends for a stretch of `factor`: `0.1 ln(factor) + 1`.
+pub(super) fn yarn_magnitude(factor: f64, weight: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 }
 }

@@ -33,7 +33,7 @@ impl TensorInfo {
 
 /// A GGUF storage type that the engine reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(non_camel_case_types, reason = "the names are the format's own")]
+#[expect(missing_docs, reason = "the names are the format's own")]
 pub enum TensorType {
     F32,
     F16,

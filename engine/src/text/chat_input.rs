@@ -1,4 +1,4 @@
-//! Chat templates.
+//! Chats as clients send them, and how they are to be rendered.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -11,6 +11,7 @@ pub struct ChatMessage {
     /// `system`, `developer` (same as system), `user` or `assistant`.
     pub role: String,
     /// The text.
+    #[serde(default)]
     pub content: Option<Content>,
     /// Optional name of the speaker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,6 +66,16 @@ pub struct ChatOptions {
     pub now: SystemTime,
 }
 
-/// A compiled set of templates.
-#[derive(Debug)]
-pub struct ChatTemplate {}
+impl ChatOptions {
+    /// The defaults at a time.
+    pub fn at(now: SystemTime) -> Self {
+        Self { end: ChatEnd::default(), template: None, variables: BTreeMap::new(), now }
+    }
+}
+
+impl ChatMessage {
+    /// A message of plain text.
+    pub fn text(role: &str, content: &str) -> Self {
+        Self { role: role.to_owned(), content: Some(Content::Text(content.to_owned())), name: None }
+    }
+}

@@ -33,7 +33,7 @@ pub enum TextError {
 pub enum ChatError {
     /// The model has no chat template and the configuration gives none.
     #[error(
-        "this model has no chat template; use /v1/completions, or start the node with a template in `model.chat_template`"
+        "this model has no chat template; use /v1/completions, or start the node with a template in `model.chat-template`"
     )]
     NoTemplate,
     /// The template does not compile; also logged as a warning at start.
