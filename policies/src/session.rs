@@ -15,7 +15,7 @@ use crate::ensure_invariant;
 use crate::invariant::Broken;
 use crate::placement::PlaceRequest;
 use crate::request::{Finish, Logprobs, RequestSpec, Token};
-use crate::time::Time;
+use crate::time::{Span, Time};
 
 mod events;
 
@@ -27,6 +27,9 @@ mod tests;
 pub struct SessionConfig {
     /// How many times a request is placed again after a worker was lost or turned it away.
     pub retry_limit: u32,
+    /// Wait before the second retry, doubled before each one after it; the first is made at once. The controller needs
+    /// a moment to notice that a worker is gone, and until then it has nothing better to offer.
+    pub backoff: Span,
 }
 
 /// Where a request stands.
@@ -34,7 +37,7 @@ pub struct SessionConfig {
 pub enum Phase {
     /// Not started.
     New,
-    /// Waits for the controller.
+    /// Waits for the controller, or for the time to ask it again.
     Placing,
     /// Sent to a worker, which has produced nothing in this attempt.
     Submitted,
@@ -137,6 +140,8 @@ pub struct Session {
     next_prompt: u32,
     avoid: Vec<WorkerId>,
     retries: u32,
+    /// When to ask the controller again.
+    retry_at: Option<Time>,
     tally: Tally,
 }
 
@@ -176,6 +181,7 @@ impl Session {
             next_prompt: 1,
             avoid: Vec::new(),
             retries: 0,
+            retry_at: None,
             tally: Tally::default(),
         }
     }
@@ -222,10 +228,11 @@ impl Session {
         self.choices.get(choice as usize).and_then(|c| c.ended)
     }
 
-    /// When [`Session::expire`] has to be called.
+    /// When [`Session::expire`] has to be called; it may change with every event.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        (self.phase != Phase::Ended && self.spec.deadline != Time::NEVER).then_some(self.spec.deadline)
+        let next = self.retry_at.unwrap_or(Time::NEVER).min(self.spec.deadline);
+        (self.phase != Phase::Ended && next != Time::NEVER).then_some(next)
     }
 
     /// The first broken invariant.
@@ -243,7 +250,7 @@ impl Session {
             self.phase,
             self.at
         );
-        let open = u32::from(at_worker || self.phase == Phase::Placing);
+        let open = u32::from(at_worker || self.is_asking());
         ensure_invariant!(
             t.asked == t.rejected + t.released + open,
             "session_releases_each_attempt_once",

@@ -6,7 +6,7 @@ use super::{Failure, Phase, Session, SessionEffect};
 use crate::batch::{Refusal, TokenEvent, Usage};
 use crate::placement::{PlaceRequest, Plan, Rejection};
 use crate::request::{Finish, Logprobs, RequestSpec, ResumedChoice};
-use crate::time::Time;
+use crate::time::{Span, Time};
 
 impl Session {
     /// Starts: asks for a place. A second call does nothing.
@@ -26,7 +26,7 @@ impl Session {
     /// The controller found a place.
     pub fn placed(&mut self, _now: Time, attempt: Attempt, plan: Plan, fx: &mut Vec<SessionEffect>) {
         // A late reply needs no release of its own: whoever left this attempt behind has released it.
-        if self.phase != Phase::Placing || attempt != self.spec.attempt {
+        if !self.is_asking() || attempt != self.spec.attempt {
             return;
         }
         self.phase = Phase::Submitted;
@@ -37,7 +37,7 @@ impl Session {
 
     /// The controller has no place.
     pub fn rejected(&mut self, _now: Time, attempt: Attempt, reason: Rejection, fx: &mut Vec<SessionEffect>) {
-        if self.phase != Phase::Placing || attempt != self.spec.attempt {
+        if !self.is_asking() || attempt != self.spec.attempt {
             return;
         }
         self.tally.rejected += 1;
@@ -60,14 +60,14 @@ impl Session {
     }
 
     /// The worker did not take the request.
-    pub fn refused(&mut self, _now: Time, attempt: Attempt, reason: Refusal, fx: &mut Vec<SessionEffect>) {
+    pub fn refused(&mut self, now: Time, attempt: Attempt, reason: Refusal, fx: &mut Vec<SessionEffect>) {
         if !self.is_at_worker(attempt) {
             return;
         }
         let text = reason.to_string();
         match reason {
             Refusal::QueueFull { .. } | Refusal::Draining => {
-                self.retry(Failure::Overloaded(text), false, fx);
+                self.retry(now, Failure::Overloaded(text), false, fx);
             }
             Refusal::NeverFits { .. } | Refusal::TooLong { .. } => {
                 self.end(Some(Failure::Invalid(text)), false, fx);
@@ -77,7 +77,7 @@ impl Session {
     }
 
     /// A token came. Tokens of old attempts and those that were delivered are dropped.
-    pub fn token(&mut self, _now: Time, event: &TokenEvent, fx: &mut Vec<SessionEffect>) {
+    pub fn token(&mut self, now: Time, event: &TokenEvent, fx: &mut Vec<SessionEffect>) {
         if event.seq.request != self.spec.id || !self.is_at_worker(event.seq.attempt) {
             return;
         }
@@ -90,7 +90,7 @@ impl Session {
         if event.index > next {
             let text =
                 format!("tokens {next} to {} of choice {} got lost", event.index - 1, event.seq.choice);
-            return self.retry(Failure::WorkerLost(text), true, fx);
+            return self.retry(now, Failure::WorkerLost(text), true, fx);
         }
         self.phase = Phase::Streaming;
         self.accepted = true;
@@ -112,7 +112,7 @@ impl Session {
     /// Log-probabilities of the prompt came, the first for position `first`.
     pub fn prompt_logprobs(
         &mut self,
-        _now: Time,
+        now: Time,
         attempt: Attempt,
         first: u32,
         mut tokens: Vec<Logprobs>,
@@ -123,7 +123,7 @@ impl Session {
         }
         if first > self.next_prompt {
             let text = format!("log-probabilities of prompt tokens from {} got lost", self.next_prompt);
-            return self.retry(Failure::WorkerLost(text), true, fx);
+            return self.retry(now, Failure::WorkerLost(text), true, fx);
         }
         let known = (self.next_prompt - first) as usize;
         if known >= tokens.len() {
@@ -136,7 +136,7 @@ impl Session {
     }
 
     /// The worker is done with the attempt. After the last token of the last choice this changes nothing.
-    pub fn done(&mut self, _now: Time, attempt: Attempt, _usage: Usage, fx: &mut Vec<SessionEffect>) {
+    pub fn done(&mut self, now: Time, attempt: Attempt, _usage: Usage, fx: &mut Vec<SessionEffect>) {
         if !self.is_at_worker(attempt) {
             return;
         }
@@ -150,6 +150,7 @@ impl Session {
             return self.end(None, false, fx);
         }
         self.retry(
+            now,
             Failure::WorkerLost("the worker ended the request before its last token".into()),
             false,
             fx,
@@ -170,10 +171,10 @@ impl Session {
     }
 
     /// A worker is gone, or cannot be reached any more. Does nothing unless the request is there.
-    pub fn worker_lost(&mut self, _now: Time, worker: &WorkerId, fx: &mut Vec<SessionEffect>) {
+    pub fn worker_lost(&mut self, now: Time, worker: &WorkerId, fx: &mut Vec<SessionEffect>) {
         if self.at.as_ref() == Some(worker) {
             // Lost may mean unreachable: the cancel stops what still runs behind a broken link, and is nothing otherwise.
-            self.retry(Failure::WorkerLost(format!("the worker {worker} was lost")), true, fx);
+            self.retry(now, Failure::WorkerLost(format!("the worker {worker} was lost")), true, fx);
         }
     }
 
@@ -195,11 +196,18 @@ impl Session {
         }
     }
 
-    /// Ends the request if its deadline has passed.
+    /// Does what is due: ends the request if its deadline has passed, asks the controller again if it is time to.
     pub fn expire(&mut self, now: Time, fx: &mut Vec<SessionEffect>) {
         if self.phase != Phase::Ended && now >= self.spec.deadline {
             self.end(Some(Failure::Deadline), true, fx);
+        } else if self.retry_at.is_some_and(|at| at <= now) {
+            self.place(fx);
         }
+    }
+
+    /// Whether the controller has been asked and has not answered.
+    pub(super) fn is_asking(&self) -> bool {
+        self.phase == Phase::Placing && self.retry_at.is_none()
     }
 
     fn is_at_worker(&self, attempt: Attempt) -> bool {
@@ -222,7 +230,7 @@ impl Session {
     }
 
     /// Leaves the current attempt and places the rest of the request again; fails with `failure` when no retry is left.
-    fn retry(&mut self, failure: Failure, running: bool, fx: &mut Vec<SessionEffect>) {
+    fn retry(&mut self, now: Time, failure: Failure, running: bool, fx: &mut Vec<SessionEffect>) {
         if self.retries >= self.config.retry_limit {
             return self.end(Some(failure), running, fx);
         }
@@ -234,11 +242,18 @@ impl Session {
         self.leave(running, fx);
         self.retries += 1;
         self.spec.attempt = self.spec.attempt.next();
-        self.place(fx);
+        if self.retries == 1 {
+            return self.place(fx);
+        }
+        let doublings = (self.retries - 2).min(16);
+        let wait = Span(self.config.backoff.0.saturating_mul(1 << doublings));
+        self.phase = Phase::Placing;
+        self.retry_at = Some(now + wait);
     }
 
     fn place(&mut self, fx: &mut Vec<SessionEffect>) {
         self.phase = Phase::Placing;
+        self.retry_at = None;
         self.tally.asked += 1;
         let prompt = self.spec.prompt.len() as u32;
         let max = self.spec.max_tokens;
@@ -274,7 +289,7 @@ impl Session {
     /// Gives up what the current attempt holds. `running`: the worker may still be at it.
     fn leave(&mut self, running: bool, fx: &mut Vec<SessionEffect>) {
         let (request, attempt) = (self.spec.id, self.spec.attempt);
-        let held = self.phase == Phase::Placing || self.at.is_some();
+        let held = self.is_asking() || self.at.is_some();
         if let Some(worker) = self.at.take()
             && running
         {
@@ -294,6 +309,7 @@ impl Session {
 
     fn last(&mut self, failure: Option<Failure>, fx: &mut Vec<SessionEffect>) {
         self.phase = Phase::Ended;
+        self.retry_at = None;
         self.tally.last_effects += 1;
         fx.push(failure.map_or(SessionEffect::Finished, SessionEffect::Failed));
     }

@@ -10,6 +10,7 @@ use crate::step::SeqKey;
 use crate::time::Span;
 
 const T: Time = Time(5);
+const BACKOFF: Span = Span(10);
 
 fn spec(choices: usize, max_tokens: u32) -> RequestSpec {
     RequestSpec {
@@ -71,7 +72,7 @@ fn names(fx: &[SessionEffect]) -> Vec<String> {
 
 /// A session at worker 1, with the effects so far dropped.
 fn submitted(choices: usize, max_tokens: u32, retry_limit: u32) -> Session {
-    let mut s = Session::new(spec(choices, max_tokens), SessionConfig { retry_limit });
+    let mut s = Session::new(spec(choices, max_tokens), SessionConfig { retry_limit, backoff: BACKOFF });
     let mut fx = Vec::new();
     s.start(T, &mut fx);
     s.placed(T, Attempt(0), plan(1), &mut fx);
@@ -135,6 +136,37 @@ fn a_lost_worker_is_resumed_without_repeat_or_gap() {
 }
 
 #[test]
+fn retries_after_the_first_wait_longer_and_longer() {
+    let mut s = submitted(1, 9, 4);
+    let mut fx = Vec::new();
+    let deadline = s.next_deadline();
+    for (attempt, wait) in [(0, None), (1, Some(10)), (2, Some(20)), (3, Some(40))] {
+        s.refused(T, Attempt(attempt), Refusal::Draining, &mut fx);
+        s.check().unwrap();
+        let at = wait.map(|ns| T + Span(ns));
+        assert_eq!(s.next_deadline(), at.or(deadline));
+        if let Some(at) = at {
+            let before = fx.len();
+            s.expire(Time(at.0 - 1), &mut fx);
+            s.placed(T, Attempt(attempt + 1), plan(1), &mut fx);
+            assert_eq!(fx.len(), before, "it was not asked yet");
+            s.expire(at, &mut fx);
+        }
+        assert_eq!(names(&fx).last(), Some(&format!("place/{}", attempt + 1)));
+        s.placed(T, Attempt(attempt + 1), plan(1), &mut fx);
+        s.check().unwrap();
+    }
+    let mut s = submitted(1, 9, 4);
+    s.refused(T, Attempt(0), Refusal::Draining, &mut fx);
+    s.placed(T, Attempt(1), plan(1), &mut fx);
+    s.refused(T, Attempt(1), Refusal::Draining, &mut fx);
+    fx.clear();
+    s.cancel(T, &mut fx);
+    assert_eq!(names(&fx), ["failed/Cancelled"], "nothing is held while it waits");
+    s.check().unwrap();
+}
+
+#[test]
 fn refusals_that_pass_elsewhere_are_tried_elsewhere_and_others_are_not() {
     let cases = [
         (Refusal::QueueFull { waiting: 3 }, "place/1"),
@@ -167,7 +199,7 @@ fn rejections_become_failures_and_release_nothing() {
         (Rejection::TooLong { tokens: 2, window: 1 }, |f| matches!(f, Failure::Invalid(_))),
     ];
     for (reason, right) in cases {
-        let mut s = Session::new(spec(1, 3), SessionConfig { retry_limit: 2 });
+        let mut s = Session::new(spec(1, 3), SessionConfig { retry_limit: 2, backoff: BACKOFF });
         let mut fx = Vec::new();
         s.start(T, &mut fx);
         s.rejected(T, Attempt(3), reason.clone(), &mut fx);
@@ -182,7 +214,7 @@ fn rejections_become_failures_and_release_nothing() {
 #[test]
 fn cancel_and_deadline_release_in_every_phase() {
     let start = |phase: Phase| {
-        let mut s = Session::new(spec(1, 3), SessionConfig { retry_limit: 2 });
+        let mut s = Session::new(spec(1, 3), SessionConfig { retry_limit: 2, backoff: BACKOFF });
         let mut fx = Vec::new();
         if phase != Phase::New {
             s.start(T, &mut fx);
@@ -269,8 +301,10 @@ fn a_worker_that_overruns_is_cut() {
 
 #[test]
 fn prompt_logprobs_are_delivered_once() {
-    let mut s =
-        Session::new(RequestSpec { prompt_logprobs: true, ..spec(1, 4) }, SessionConfig { retry_limit: 1 });
+    let mut s = Session::new(
+        RequestSpec { prompt_logprobs: true, ..spec(1, 4) },
+        SessionConfig { retry_limit: 1, backoff: BACKOFF },
+    );
     let mut fx = Vec::new();
     s.start(T, &mut fx);
     s.placed(T, Attempt(0), plan(1), &mut fx);
@@ -305,7 +339,7 @@ impl Life {
         let mut rng = Rng::new(seed);
         let choices = 1 + rng.below(3) as u32;
         let max = 1 + rng.below(6) as u32;
-        let config = SessionConfig { retry_limit: rng.below(4) as u32 };
+        let config = SessionConfig { retry_limit: rng.below(4) as u32, backoff: BACKOFF };
         let session = Session::new(spec(choices as usize, max), config);
         let (fx, at_work, asked, rejected) = Default::default();
         Self { rng, session, fx, seen: 0, choices, max, at_work, asked, rejected }
@@ -336,7 +370,8 @@ impl Life {
         match rng.below(20) {
             0..=2 => s.placed(T, attempt, Plan { worker: which, why: "test" }, fx),
             3 if rng.below(6) == 0 => {
-                if s.phase() == Phase::Placing && attempt == s.spec().attempt {
+                let asked = self.asked.contains(&attempt.0);
+                if s.phase() == Phase::Placing && attempt == s.spec().attempt && asked {
                     self.rejected.push(attempt.0);
                 }
                 s.rejected(T, attempt, Rejection::QueueFull { queued: 1 }, fx);
@@ -346,6 +381,7 @@ impl Life {
             6 if rng.below(8) == 0 => s.done(T, attempt, Usage::default(), fx),
             7 if rng.below(10) == 0 => s.cancel(T, fx),
             8 if rng.below(10) == 0 => s.expire(Time(rng.below(2) * 90_000_000_000), fx),
+            12 => s.expire(s.next_deadline().map_or(T, |t| t.min(Time(1000))), fx),
             9 if rng.below(6) == 0 => s.stop_choice(T, rng.below(4) as u32, fx),
             10 if rng.below(10) == 0 => s.failed_at_worker(T, attempt, "bad".into(), fx),
             11 => s.accepted(T, attempt),
