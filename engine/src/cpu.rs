@@ -37,6 +37,7 @@ pub mod matmul;
 pub mod ops;
 pub mod packed;
 pub mod pool;
+mod scratch;
 pub mod simd;
 
 pub use attention::{SeqRows, attention};
@@ -60,7 +61,9 @@ pub enum CpuError {
     #[error("a {outputs} x {inputs} tensor of type {name} takes {expected} bytes, but {found} were given")]
     WrongLength { name: &'static str, outputs: usize, inputs: usize, expected: usize, found: usize },
     /// A quantised row must consist of whole blocks.
-    #[error("a row of type {name} must be a multiple of {block} values long, but the tensor has rows of {inputs}")]
+    #[error(
+        "a row of type {name} must be a multiple of {block} values long, but the tensor has rows of {inputs}"
+    )]
     PartialBlock { name: &'static str, block: usize, inputs: usize },
     /// A tensor without rows or columns, or one whose size overflows.
     #[error("a tensor of {outputs} x {inputs} values cannot be packed")]
@@ -69,7 +72,9 @@ pub enum CpuError {
     #[error("KV setting {key} = {value} is not supported: {limit}")]
     BadKvShape { key: &'static str, value: usize, limit: &'static str },
     /// The KV store does not fit into memory.
-    #[error("{bytes} bytes of KV pages cannot be allocated; lower the number of pages (or the KV memory budget)")]
+    #[error(
+        "{bytes} bytes of KV pages cannot be allocated; lower the number of pages (or the KV memory budget)"
+    )]
     OutOfMemory { bytes: u128 },
     /// The operating system refused a thread.
     #[error("cannot start compute thread {index}: {reason}; lower the number of engine threads")]

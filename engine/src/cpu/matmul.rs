@@ -1,6 +1,23 @@
 //! `y = x · Wᵀ (+ bias)` over packed weights.
+//!
+//! Two ways to the same bits. Few rows: the time goes into reading weights, so a unit of work is a few panels, expanded
+//! in registers and multiplied with all rows at once. Many rows: the time goes into multiply-adds, so a unit expands its
+//! panels once into a small buffer (L2) and runs a register tile of rows × panels over it. The rows are first copied
+//! into tiles of `[inputs][rows of the tile]`, so that the inner loop reads them through one pointer.
+#![expect(unsafe_code, reason = "units of work write disjoint columns of the outputs; kernels take pointers")]
 
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+use super::kernels::{Dense, Format, expand, tile};
+use super::packed::{PANEL, SharedMut, with_format};
+use super::scratch::{Scratch, Slot};
+use super::simd::{Kernel, Simd};
 use super::{Compute, Packed};
+
+/// Inputs that the expanded panels of a unit cover at a time (a multiple of every block length): 2 panels of 2048
+/// inputs are 256 KiB, a quarter of L2.
+const EXPANDED_INPUTS: usize = 2048;
 
 /// One weight matrix of a [`matmul`] call and where its result goes.
 #[derive(Debug)]
@@ -32,5 +49,353 @@ impl<'a> Product<'a> {
 /// # Panics
 /// If a slice's length does not match its shape.
 pub fn matmul(compute: &Compute, x: &[f32], rows: usize, products: &mut [Product<'_>]) {
-    todo!()
+    let Some(inputs) = products.first().map(|p| p.weights.inputs()) else { return };
+    assert_eq!(x.len(), rows * inputs, "x of {rows} rows of {inputs}");
+    for product in &*products {
+        let outputs = product.weights.outputs();
+        assert_eq!(product.weights.inputs(), inputs, "inputs of matrices that share x");
+        assert_eq!(product.out.len(), rows * outputs, "result of {rows} rows of {outputs}");
+        assert!(product.bias.is_none_or(|b| b.len() == outputs), "bias of {outputs}");
+    }
+    if rows == 0 {
+        return;
+    }
+    let limits = compute.level().dispatch(LimitsOf);
+    let direct = rows <= limits.direct_rows;
+    let tile_rows = if direct { padded_rows(rows) } else { limits.tile_rows };
+    let unit_panels = if direct { direct_panels(tile_rows, limits.wide) } else { limits.tile_panels };
+
+    let mut first_unit = 0;
+    let targets: Vec<Target<'_>> = products
+        .iter_mut()
+        .map(|product| {
+            let weights = product.weights;
+            let target = Target {
+                weights,
+                bias: product.bias,
+                out: SharedMut::new(&mut *product.out),
+                rows,
+                first_unit,
+            };
+            first_unit += weights.panels().div_ceil(unit_panels);
+            target
+        })
+        .collect();
+    let mut tiles =
+        Scratch::take(&TILES, if rows == 1 { 0 } else { rows.div_ceil(tile_rows) * tile_rows * inputs });
+    let x = if rows == 1 {
+        x
+    } else {
+        pack_rows(compute, x, inputs, tile_rows, tiles.values());
+        &*tiles.values()
+    };
+    compute.run_ranges(first_unit, |units| {
+        for unit in units {
+            let target =
+                targets.iter().rfind(|t| t.first_unit <= unit).expect("unit 0 is the first target's");
+            let first = (unit - target.first_unit) * unit_panels;
+            let panels = first..(first + unit_panels).min(target.weights.panels());
+            let work = Unit { target, panels, x, tile_rows };
+            with_format!(target.weights.ggml_type(), F => if direct {
+                compute.level().dispatch(Direct::<F>(work, PhantomData));
+            } else {
+                compute.level().dispatch(Expanded::<F>(work, PhantomData));
+            });
+        }
+    });
 }
+
+/// Rows of the register tile that holds `rows` rows without an expanded buffer.
+fn padded_rows(rows: usize) -> usize {
+    match rows {
+        0..=4 => rows,
+        5..=6 => 6,
+        _ => 8,
+    }
+}
+
+/// Panels a direct unit spans, so that enough independent sums hide the latency of the multiply-add.
+fn direct_panels(rows: usize, wide: bool) -> usize {
+    match (rows, wide) {
+        (1, true) => 4,
+        (_, true) => 2,
+        (1..=2, false) => 2,
+        (_, false) => 1,
+    }
+}
+
+/// Copies `x` into tiles of `[inputs][tile_rows]`; rows past the end are left as they are (their sums are dropped).
+fn pack_rows(compute: &Compute, x: &[f32], inputs: usize, tile_rows: usize, tiles: &mut [f32]) {
+    let rows = x.len() / inputs;
+    let count = rows.div_ceil(tile_rows);
+    let to = SharedMut::new(tiles);
+    let pack = |t: usize| {
+        // SAFETY: each tile is written once.
+        let tile = unsafe { to.part(t * tile_rows * inputs, tile_rows * inputs) };
+        for (r, row) in x.chunks_exact(inputs).skip(t * tile_rows).take(tile_rows).enumerate() {
+            for (i, &value) in row.iter().enumerate() {
+                tile[i * tile_rows + r] = value;
+            }
+        }
+    };
+    if count == 1 { pack(0) } else { compute.run(count, pack) }
+}
+
+struct Limits {
+    tile_rows: usize,
+    tile_panels: usize,
+    direct_rows: usize,
+    wide: bool,
+}
+
+struct LimitsOf;
+
+impl Kernel for LimitsOf {
+    type Output = Limits;
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> Limits {
+        Limits {
+            tile_rows: S::TILE_ROWS,
+            tile_panels: S::TILE_PANELS,
+            direct_rows: S::DIRECT_ROWS,
+            wide: S::WIDE,
+        }
+    }
+}
+
+/// A product as the workers see it.
+struct Target<'a> {
+    weights: &'a Packed,
+    bias: Option<&'a [f32]>,
+    out: SharedMut<'a, f32>,
+    rows: usize,
+    first_unit: usize,
+}
+
+/// Some panels of one product, for all rows.
+struct Unit<'a> {
+    target: &'a Target<'a>,
+    panels: std::ops::Range<usize>,
+    /// The rows, in tiles of `[inputs][tile_rows]`.
+    x: &'a [f32],
+    tile_rows: usize,
+}
+
+struct Direct<'a, F>(Unit<'a>, PhantomData<F>);
+
+impl<F: Format> Kernel for Direct<'_, F> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match (self.0.tile_rows, S::WIDE) {
+            (1, true) => self.0.direct::<S, F, 1, 4>(s),
+            (2, true) => self.0.direct::<S, F, 2, 2>(s),
+            (3, true) => self.0.direct::<S, F, 3, 2>(s),
+            (4, true) => self.0.direct::<S, F, 4, 2>(s),
+            (6, true) => self.0.direct::<S, F, 6, 2>(s),
+            (_, true) => self.0.direct::<S, F, 8, 2>(s),
+            (1, false) => self.0.direct::<S, F, 1, 2>(s),
+            (2, false) => self.0.direct::<S, F, 2, 2>(s),
+            (3, false) => self.0.direct::<S, F, 3, 1>(s),
+            (_, false) => self.0.direct::<S, F, 4, 1>(s),
+        }
+    }
+}
+
+struct Expanded<'a, F>(Unit<'a>, PhantomData<F>);
+
+impl<F: Format> Kernel for Expanded<'_, F> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        if self.0.panels.len() == S::TILE_PANELS && S::WIDE {
+            self.0.expanded::<S, F, 2>(s);
+        } else {
+            self.0.expanded::<S, F, 1>(s);
+        }
+    }
+}
+
+impl Unit<'_> {
+    #[inline(always)]
+    fn direct<S: Simd, F: Format, const R: usize, const P: usize>(&self, s: S) {
+        debug_assert_eq!(self.tile_rows, R);
+        let weights = self.target.weights;
+        let blocks = weights.inputs() / F::BLOCK;
+        assert!(self.x.len() >= weights.inputs() * R, "one tile of rows");
+        if self.panels.len() == P {
+            let mut sums = [[s.splat(0.0); P]; R];
+            let panels = weights.panel(self.panels.start).as_ptr();
+            // SAFETY: the unit's P panels exist and lie one after another; x was checked.
+            unsafe {
+                tile::<S, F, R, P>(s, panels, weights.panel_bytes(), blocks, self.x.as_ptr(), &mut sums)
+            };
+            self.target.store(s, &sums, 0, self.panels.start, true);
+        } else {
+            for panel in self.panels.clone() {
+                let mut sums = [[s.splat(0.0); 1]; R];
+                // SAFETY: as above, one panel.
+                unsafe {
+                    tile::<S, F, R, 1>(
+                        s,
+                        weights.panel(panel).as_ptr(),
+                        0,
+                        blocks,
+                        self.x.as_ptr(),
+                        &mut sums,
+                    );
+                }
+                self.target.store(s, &sums, 0, panel, true);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn expanded<S: Simd, F: Format, const P: usize>(&self, s: S) {
+        debug_assert_eq!(self.panels.len(), P);
+        let inputs = self.target.weights.inputs();
+        let chunk_inputs = inputs.min(EXPANDED_INPUTS);
+        let mut scratch = Scratch::take(&PANELS, P * chunk_inputs * PANEL);
+        let buffer = scratch.values();
+        for start in (0..inputs).step_by(chunk_inputs) {
+            let count = chunk_inputs.min(inputs - start);
+            let stride = count * PANEL;
+            for (p, panel) in self.panels.clone().enumerate() {
+                let from = &self.target.weights.panel(panel)[start / F::BLOCK * F::BYTES..];
+                // SAFETY: the panel holds these blocks, the buffer P panels of `count` inputs.
+                unsafe {
+                    expand::<S, F>(s, from.as_ptr(), count / F::BLOCK, buffer[p * stride..].as_mut_ptr())
+                };
+            }
+            let chunk = Chunk { start, count, first: start == 0, last: start + count == inputs };
+            for first_row in (0..self.target.rows).step_by(self.tile_rows) {
+                self.row_tile::<S, P>(s, buffer, first_row, chunk);
+            }
+        }
+    }
+
+    /// One row tile over an expanded chunk; picks the register tile with as many rows as there are.
+    #[inline(always)]
+    fn row_tile<S: Simd, const P: usize>(&self, s: S, buffer: &[f32], first_row: usize, chunk: Chunk) {
+        let x = &self.x[first_row * self.target.weights.inputs()..];
+        let x = &x[chunk.start * self.tile_rows..];
+        if S::WIDE {
+            self.sized_tile::<S, 12, P>(s, buffer, x, first_row, chunk);
+        } else if S::TILE_ROWS == 6 {
+            self.sized_tile::<S, 6, P>(s, buffer, x, first_row, chunk);
+        } else {
+            self.sized_tile::<S, 4, P>(s, buffer, x, first_row, chunk);
+        }
+    }
+
+    #[inline(always)]
+    fn sized_tile<S: Simd, const R: usize, const P: usize>(
+        &self,
+        s: S,
+        buffer: &[f32],
+        x: &[f32],
+        first_row: usize,
+        chunk: Chunk,
+    ) {
+        assert!(self.tile_rows == R && x.len() >= chunk.count * R && buffer.len() >= P * chunk.count * PANEL);
+        let mut sums = [[s.splat(0.0); P]; R];
+        if !chunk.first {
+            self.target.load(s, &mut sums, first_row, self.panels.start);
+        }
+        // SAFETY: lengths checked above.
+        unsafe {
+            let stride = chunk.count * PANEL * size_of::<f32>();
+            tile::<S, Dense<32>, R, P>(s, buffer.as_ptr().cast(), stride, chunk.count, x.as_ptr(), &mut sums);
+        }
+        self.target.store(s, &sums, first_row, self.panels.start, chunk.last);
+    }
+}
+
+/// A run of inputs whose weights are expanded at a time.
+#[derive(Clone, Copy)]
+struct Chunk {
+    start: usize,
+    count: usize,
+    first: bool,
+    last: bool,
+}
+
+impl Target<'_> {
+    /// Writes the sums of rows that exist to outputs that exist, with the bias if they are `complete`.
+    #[inline(always)]
+    fn store<S: Simd, const R: usize, const P: usize>(
+        &self,
+        s: S,
+        sums: &[[S::F; P]; R],
+        first_row: usize,
+        first_panel: usize,
+        complete: bool,
+    ) {
+        for r in 0..R.min(self.rows - first_row) {
+            for p in 0..P {
+                let column = (first_panel + p) * PANEL;
+                let mut value = sums[r][p];
+                if let (Some(bias), true) = (self.bias, complete) {
+                    value = s.add(value, load_part(s, &bias[column..]));
+                }
+                let out = self.part(first_row + r, column);
+                if out.len() == PANEL {
+                    // SAFETY: 16 values.
+                    unsafe { s.store(out.as_mut_ptr(), value) };
+                } else {
+                    let lanes = s.lanes(value);
+                    out.copy_from_slice(&lanes[..out.len()]);
+                }
+            }
+        }
+    }
+
+    /// Reads back sums that [`store`](Self::store) wrote incomplete.
+    #[inline(always)]
+    fn load<S: Simd, const R: usize, const P: usize>(
+        &self,
+        s: S,
+        sums: &mut [[S::F; P]; R],
+        first_row: usize,
+        first_panel: usize,
+    ) {
+        for r in 0..R.min(self.rows - first_row) {
+            for p in 0..P {
+                sums[r][p] = load_part(s, self.part(first_row + r, (first_panel + p) * PANEL));
+            }
+        }
+    }
+
+    /// The outputs of one row that a panel computes.
+    #[inline(always)]
+    #[expect(clippy::mut_from_ref, reason = "parts of different panels are disjoint")]
+    fn part(&self, row: usize, column: usize) -> &mut [f32] {
+        let outputs = self.weights.outputs();
+        // SAFETY: a panel belongs to one unit, a unit to one thread, which holds one part at a time.
+        unsafe { self.out.part(row * outputs + column, PANEL.min(outputs - column)) }
+    }
+}
+
+/// The first 16 values, zeros where there are fewer.
+#[inline(always)]
+fn load_part<S: Simd>(s: S, from: &[f32]) -> S::F {
+    if from.len() >= PANEL {
+        // SAFETY: 16 values.
+        unsafe { s.load(from.as_ptr()) }
+    } else {
+        let mut lanes = [0.0; PANEL];
+        lanes[..from.len()].copy_from_slice(from);
+        // SAFETY: 16 values.
+        unsafe { s.load(lanes.as_ptr()) }
+    }
+}
+
+thread_local! {
+    /// The rows of the current call, in tiles; of the calling thread.
+    static TILES: Slot = const { Cell::new(None) };
+    /// Expanded panels; of each compute thread.
+    static PANELS: Slot = const { Cell::new(None) };
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! The inner loops of the matrix product: how each packed format yields 16 weights at a time, and the register tile
+//! that multiplies them with a few rows.
+#![expect(
+    unsafe_code,
+    reason = "the loops walk panels and row tiles by pointers whose bounds `matmul` has checked"
+)]
+
+use super::simd::Simd;
+
+/// A packed format: how its panels are laid out and read.
+///
+/// A panel holds 16 outputs. It is a sequence of blocks of `BLOCK` inputs; a block is a header (scales), then the
+/// quants. A block has `BLOCK / GROUP` groups that share a scale, a group `GROUP / CHUNK` chunks that are read together.
+pub(super) trait Format: Copy + Send + Sync + 'static {
+    const BLOCK: usize;
+    const GROUP: usize;
+    const CHUNK: usize;
+    /// Bytes of a block of a panel.
+    const BYTES: usize;
+    /// Quants (or values) of a chunk in registers.
+    type Chunk<S: Simd>: Copy;
+    /// What a group's weights share.
+    type Scale<S: Simd>: Copy;
+
+    /// # Safety
+    /// `block` points at a whole block, `group < BLOCK / GROUP`.
+    unsafe fn scale<S: Simd>(s: S, block: *const u8, group: usize) -> Self::Scale<S>;
+    /// # Safety
+    /// `block` points at a whole block, `chunk < BLOCK / CHUNK`.
+    unsafe fn chunk<S: Simd>(s: S, block: *const u8, chunk: usize) -> Self::Chunk<S>;
+    /// The weights of the chunk's first input; the chunk moves on by one input.
+    fn weight<S: Simd>(s: S, chunk: &mut Self::Chunk<S>, scale: Self::Scale<S>) -> S::F;
+}
+
+/// Values of `BITS` = 32, 16 (f16) or 15 (bfloat16) bits, as they are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Dense<const BITS: usize>;
+
+impl<const BITS: usize> Format for Dense<BITS> {
+    const BLOCK: usize = 1;
+    const GROUP: usize = 1;
+    const CHUNK: usize = 1;
+    const BYTES: usize = if BITS == 32 { 64 } else { 32 };
+    type Chunk<S: Simd> = S::F;
+    type Scale<S: Simd> = ();
+
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(_: S, _: *const u8, _: usize) {}
+
+    #[inline(always)]
+    unsafe fn chunk<S: Simd>(s: S, block: *const u8, _: usize) -> S::F {
+        // SAFETY: a block is 16 values.
+        unsafe {
+            match BITS {
+                32 => s.load(block.cast()),
+                16 => s.load_f16(block.cast()),
+                _ => s.load_bf16(block.cast()),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn weight<S: Simd>(_: S, chunk: &mut S::F, (): ()) -> S::F {
+        *chunk
+    }
+}
+
+/// Integers of 4 or 8 bits with a scale (and an offset, if `MIN`) for each group of `LEN` inputs.
+///
+/// Not `SUPER`: a block is one group; header `scale: [f16; 16]`, then `min: [f16; 16]` if any.
+/// `SUPER` (K formats): a block is 256 inputs; header `scale: [f16; 16]`, `min: [f16; 16]` if any, then for each group
+/// `scale: [i8; 16]`, `min: [i8; 16]` if any; a group's scale is the product of the two, which is exact.
+///
+/// 4-bit quants: one u32 an output with the nibbles of 8 consecutive inputs, lowest first; two's complement unless
+/// `MIN`. 8-bit quants: one i8 an output, input after input.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Quant<const BITS: usize, const LEN: usize, const SUPER: bool, const MIN: bool>;
+
+impl<const BITS: usize, const LEN: usize, const SUPER: bool, const MIN: bool> Quant<BITS, LEN, SUPER, MIN> {
+    pub(super) const TERMS: usize = if MIN { 2 } else { 1 };
+    /// Where a group's integer scales begin, for `SUPER`.
+    pub(super) const GROUP_SCALES: usize = 32 * Self::TERMS;
+    pub(super) const HEADER: usize =
+        Self::GROUP_SCALES + if SUPER { Self::BLOCK / LEN * 16 * Self::TERMS } else { 0 };
+    pub(super) const SIGNED: bool = !MIN;
+}
+
+/// The integers of a chunk.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Quants<S: Simd> {
+    Words(S::U),
+    Bytes(S::F),
+}
+
+impl<const BITS: usize, const LEN: usize, const SUPER: bool, const MIN: bool> Format
+    for Quant<BITS, LEN, SUPER, MIN>
+{
+    const BLOCK: usize = if SUPER { 256 } else { LEN };
+    const GROUP: usize = LEN;
+    const CHUNK: usize = if BITS == 4 { 8 } else { 1 };
+    const BYTES: usize = Self::HEADER + Self::BLOCK * 2 * BITS;
+    type Chunk<S: Simd> = Quants<S>;
+    type Scale<S: Simd> = (S::F, S::F);
+
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(s: S, block: *const u8, group: usize) -> (S::F, S::F) {
+        // SAFETY: all offsets lie in the block's header.
+        unsafe {
+            let mut scale = s.load_f16(block.cast());
+            let mut min = if MIN { s.load_f16(block.add(32).cast()) } else { s.splat(0.0) };
+            if SUPER {
+                let own = block.add(Self::GROUP_SCALES + group * 16 * Self::TERMS);
+                scale = s.mul(scale, s.load_i8(own.cast()));
+                if MIN {
+                    min = s.mul(min, s.load_i8(own.add(16).cast()));
+                }
+            }
+            (scale, min)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn chunk<S: Simd>(s: S, block: *const u8, chunk: usize) -> Quants<S> {
+        // SAFETY: the chunk lies in the block.
+        unsafe {
+            let at = block.add(Self::HEADER + chunk * Self::CHUNK * 2 * BITS);
+            if BITS == 4 { Quants::Words(s.load_u32(at.cast())) } else { Quants::Bytes(s.load_i8(at.cast())) }
+        }
+    }
+
+    #[inline(always)]
+    fn weight<S: Simd>(s: S, chunk: &mut Quants<S>, (scale, min): (S::F, S::F)) -> S::F {
+        let quant = match *chunk {
+            Quants::Words(word) => {
+                *chunk = Quants::Words(s.next_nibble(word));
+                // Without an offset the nibbles are two's complement.
+                if MIN { s.nibble::<false>(word) } else { s.nibble::<true>(word) }
+            }
+            Quants::Bytes(quant) => quant,
+        };
+        if MIN { s.fma(scale, quant, min) } else { s.mul(scale, quant) }
+    }
+}
+
+/// `sums[r][p] += x[r] · panel p`, over `blocks` blocks, as one chain of fused multiply-adds for each output.
+///
+/// `panels` points at the first block of panel 0, the other panels follow at `stride` bytes; `x` is `[inputs][R]`.
+///
+/// # Safety
+/// `panels` has `P` panels of `blocks` blocks, `x` has `blocks * F::BLOCK * R` values.
+#[inline(always)]
+pub(super) unsafe fn tile<S: Simd, F: Format, const R: usize, const P: usize>(
+    s: S,
+    panels: *const u8,
+    stride: usize,
+    blocks: usize,
+    mut x: *const f32,
+    sums: &mut [[S::F; P]; R],
+) {
+    let mut acc = *sums;
+    for block in 0..blocks {
+        let mut at = [panels.wrapping_add(block * F::BYTES); P];
+        for p in 1..P {
+            at[p] = at[0].wrapping_add(p * stride);
+        }
+        for group in 0..F::BLOCK / F::GROUP {
+            // SAFETY: block and group exist. (No closures here: a closure would not get the level's instructions.)
+            let mut scale = [unsafe { F::scale(s, at[0], group) }; P];
+            for p in 1..P {
+                // SAFETY: as above.
+                scale[p] = unsafe { F::scale(s, at[p], group) };
+            }
+            for chunk in 0..F::GROUP / F::CHUNK {
+                let chunk = group * (F::GROUP / F::CHUNK) + chunk;
+                // SAFETY: block and chunk exist.
+                let mut chunks = [unsafe { F::chunk(s, at[0], chunk) }; P];
+                for p in 1..P {
+                    // SAFETY: as above.
+                    chunks[p] = unsafe { F::chunk(s, at[p], chunk) };
+                }
+                for _ in 0..F::CHUNK {
+                    let mut weights = [s.splat(0.0); P];
+                    for p in 0..P {
+                        weights[p] = F::weight(s, &mut chunks[p], scale[p]);
+                    }
+                    for r in 0..R {
+                        // SAFETY: `x` has R values for each input.
+                        let input = s.splat(unsafe { *x.add(r) });
+                        for p in 0..P {
+                            acc[r][p] = s.fma(input, weights[p], acc[r][p]);
+                        }
+                    }
+                    x = x.wrapping_add(R);
+                }
+            }
+        }
+    }
+    *sums = acc;
+}
+
+/// Expands `blocks` blocks of a panel to f32, `[inputs][16]`.
+///
+/// # Safety
+/// `panel` has `blocks` blocks, `to` room for `blocks * F::BLOCK * 16` values.
+#[inline(always)]
+pub(super) unsafe fn expand<S: Simd, F: Format>(s: S, panel: *const u8, blocks: usize, mut to: *mut f32) {
+    for block in 0..blocks {
+        let at = panel.wrapping_add(block * F::BYTES);
+        for group in 0..F::BLOCK / F::GROUP {
+            // SAFETY: block, group and chunk exist; `to` has room for every input.
+            unsafe {
+                let scale = F::scale(s, at, group);
+                for chunk in 0..F::GROUP / F::CHUNK {
+                    let mut chunk = F::chunk(s, at, group * (F::GROUP / F::CHUNK) + chunk);
+                    for _ in 0..F::CHUNK {
+                        s.store(to, F::weight(s, &mut chunk, scale));
+                        to = to.add(16);
+                    }
+                }
+            }
+        }
+    }
+}
