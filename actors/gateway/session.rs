@@ -17,7 +17,7 @@ use policies::invariant;
 use policies::placement::{PlacementEffect, Rejection};
 use policies::request::{Finish, Logprobs, RequestSpec};
 use policies::session::{Failure, Phase, Session, SessionConfig, SessionEffect};
-use policies::time::Time;
+use policies::time::{Span, Time};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -32,6 +32,9 @@ use super::sessions::Track;
 mod timing;
 
 use timing::Timing;
+
+/// Wait before the second retry of a request; a lost worker is noticed within a few of these.
+const RETRY_BACKOFF: Span = Span::from_millis(100);
 
 /// What the HTTP side gets. The last one is `Finished` or `Failed`.
 #[derive(Clone, Debug, PartialEq)]
@@ -175,7 +178,8 @@ pub(crate) struct SessionState {
     /// What the client is told instead of `Cancelled`, when it was not the client who left.
     abort: Option<Failure>,
     timing: Timing,
-    timer: Option<AbortHandle>,
+    /// The timer for the core's next deadline, with that deadline.
+    timer: Option<(Time, AbortHandle)>,
 }
 
 impl Actor for SessionActor {
@@ -192,13 +196,10 @@ impl Actor for SessionActor {
         let choices =
             (0..spec.choices()).map(|_| Assembler::new(&text, &spec.prompt, stops.as_ref())).collect();
         let timing = Timing::new(clock::now(), spec.choices());
-        let core = Session::new(spec, SessionConfig { retry_limit: shared.limits.retry_limit });
-        let timer = core.next_deadline().map(|at| {
-            let wait = at.since(clock::now()).to_duration();
-            myself.send_after(wait, || SessionMsg::Deadline).abort_handle()
-        });
+        let config = SessionConfig { retry_limit: shared.limits.retry_limit, backoff: RETRY_BACKOFF };
+        let core = Session::new(spec, config);
         shared.sessions.insert(myself, Arc::clone(&track));
-        let (cached, abort) = (None, None);
+        let (cached, abort, timer) = (None, None, None);
         Ok(SessionState { shared, core, track, choices, discard_output, cached, abort, timing, timer })
     }
 
@@ -216,6 +217,8 @@ impl Actor for SessionActor {
         }
         if state.core.phase() == Phase::Ended {
             myself.stop(None);
+        } else {
+            state.set_timer(&myself, now);
         }
         Ok(())
     }
@@ -225,7 +228,7 @@ impl Actor for SessionActor {
         _myself: ActorRef<SessionMsg>,
         state: &mut SessionState,
     ) -> Result<(), ActorProcessingErr> {
-        if let Some(timer) = state.timer.take() {
+        if let Some((_, timer)) = state.timer.take() {
             timer.abort();
         }
         // Stopped from outside before its end: everything is given back all the same.
@@ -238,6 +241,21 @@ impl Actor for SessionActor {
 }
 
 impl SessionState {
+    /// Keeps a timer for the core's next deadline, which moves when a retry has to wait.
+    fn set_timer(&mut self, myself: &ActorRef<SessionMsg>, now: Time) {
+        let next = self.core.next_deadline();
+        if self.timer.as_ref().map(|(at, _)| *at) == next {
+            return;
+        }
+        if let Some((_, timer)) = self.timer.take() {
+            timer.abort();
+        }
+        self.timer = next.map(|at| {
+            let timer = myself.send_after(at.since(now).to_duration(), || SessionMsg::Deadline);
+            (at, timer.abort_handle())
+        });
+    }
+
     fn take(&mut self, message: SessionMsg, now: Time) {
         let mut fx = Vec::new();
         match message {
@@ -269,7 +287,11 @@ impl SessionState {
                 self.abort = Some(failure);
                 self.core.cancel(now, &mut fx);
             }
-            SessionMsg::Deadline => self.core.expire(now, &mut fx),
+            SessionMsg::Deadline => {
+                // It has fired; what comes next gets another one.
+                self.timer = None;
+                self.core.expire(now, &mut fx);
+            }
             #[cfg(test)]
             SessionMsg::Crash => panic!("asked to"),
         }

@@ -1,1 +1,7 @@
-//! Tests.
+//! The gateway over a real socket, with a controller and a worker that follow a script.
+
+mod api;
+mod cancel;
+mod faults;
+mod fixture;
+mod streams;
