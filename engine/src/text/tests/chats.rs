@@ -143,7 +143,7 @@ fn templates_have_what_they_expect() {
             "{{ messages[0]['role'] }}{% if tools is none %}!{% endif %}{% if x is defined %}?{% endif %}",
             "user!",
         ),
-        ("{{ bos_token }}{{ eos_token }}{{ add_generation_prompt }}", "<|im_start|><|im_end|>true"),
+        ("{{ bos_token }}{{ eos_token }}{{ add_generation_prompt }}", "<|im_start|><|im_end|>True"),
         (
             "{% set ns = namespace(n=0) %}{% for m in messages[::-1] %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
             "1",
