@@ -51,6 +51,7 @@ impl Config {
         self.runtime.validate()?;
         self.gateway.validate()?;
         self.controller.validate()?;
+        self.pool.validate()?;
         if let Some(tokens) = self.model.max_context {
             let least = HttpConfig::body_limit_for(tokens);
             if self.http.body_limit < least {
