@@ -1,6 +1,7 @@
 //! Starts real `actor-node` processes and talks to them. Everything waits on an observed state with a deadline.
 
 pub mod http;
+pub mod model;
 pub mod node;
 
 use std::time::{Duration, Instant};

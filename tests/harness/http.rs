@@ -106,6 +106,82 @@ impl Client {
     }
 }
 
+/// A stream of any kind as one: every choice's text, finish reason and role, and the usage chunk.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Streamed {
+    /// By choice.
+    pub choices: Vec<Choice>,
+    /// Of the usage chunk, if there was one.
+    pub usage: Option<Value>,
+}
+
+/// One choice of a stream or of a whole answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Choice {
+    /// The whole text.
+    pub text: String,
+    /// Why it ended.
+    pub finish: String,
+}
+
+/// Joins the events of a stream; checks what holds for every stream (ids, one finish a choice, nothing after it).
+pub fn join(events: &[Value]) -> Streamed {
+    let mut all = Streamed::default();
+    for event in events {
+        assert!(event.get("error").is_none(), "{event}");
+        for key in ["id", "object", "created", "model"] {
+            assert_eq!(event[key], events[0][key], "{key} changes in the stream: {event}");
+        }
+        let choices = event["choices"].as_array().expect("choices");
+        if choices.is_empty() {
+            assert!(all.usage.is_none(), "two usage chunks");
+            all.usage = Some(event["usage"].clone());
+            continue;
+        }
+        assert!(all.usage.is_none(), "a chunk after the usage chunk: {event}");
+        assert!(event["usage"].is_null(), "usage in a chunk with choices: {event}");
+        for choice in choices {
+            let index = usize::try_from(choice["index"].as_u64().unwrap()).unwrap();
+            if all.choices.len() <= index {
+                all.choices.resize(index + 1, Choice::default());
+            }
+            let joined = &mut all.choices[index];
+            assert_eq!(joined.finish, "", "a chunk after the choice's end: {event}");
+            if let Some(text) = choice["text"].as_str().or_else(|| choice["delta"]["content"].as_str()) {
+                joined.text.push_str(text);
+            }
+            match &choice["finish_reason"] {
+                Value::Null => {}
+                Value::String(reason) => joined.finish.clone_from(reason),
+                other => panic!("finish_reason {other}"),
+            }
+        }
+    }
+    for choice in &all.choices {
+        assert_ne!(choice.finish, "", "a choice without an end: {events:?}");
+    }
+    all
+}
+
+/// The choices of a whole answer, in order.
+pub fn choices(answer: &Value) -> Vec<Choice> {
+    let choices = answer["choices"].as_array().expect("choices");
+    let one = |(i, choice): (usize, &Value)| {
+        assert_eq!(choice["index"], i);
+        let text = choice["text"].as_str().or_else(|| choice["message"]["content"].as_str()).expect("text");
+        let finish = choice["finish_reason"].as_str().expect("finish_reason");
+        Choice { text: text.to_owned(), finish: finish.to_owned() }
+    };
+    choices.iter().enumerate().map(one).collect()
+}
+
+/// The only choice of a whole answer.
+pub fn only(answer: &Value) -> Choice {
+    let mut choices = choices(answer);
+    assert_eq!(choices.len(), 1, "{answer}");
+    choices.remove(0)
+}
+
 /// The events of a complete SSE body.
 pub fn events(text: &str) -> Vec<Value> {
     let mut lines: Vec<&str> = text.lines().filter(|l| !l.is_empty()).collect();
@@ -134,12 +210,18 @@ pub struct Raw {
 impl Raw {
     /// Sends a POST of JSON to the node at `base` and reads nothing yet.
     pub fn post(base: &str, path: &str, body: &Value) -> Self {
+        Self::post_with(base, path, body, &[])
+    }
+
+    /// As [`Raw::post`], with more headers.
+    pub fn post_with(base: &str, path: &str, body: &Value, headers: &[(&str, &str)]) -> Self {
         let body = body.to_string();
+        let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let mut stream = TcpStream::connect(base.strip_prefix("http://").unwrap()).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         write!(
             stream,
-            "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n{headers}content-length: {}\r\n\r\n{body}",
             body.len()
         )
         .unwrap();
@@ -158,6 +240,62 @@ impl Raw {
             }
         }
         seen
+    }
+
+    /// Sends any bytes and reads nothing yet. The other side may answer before it has read all of them and close; then
+    /// the rest is not sent.
+    pub fn bytes(base: &str, parts: &[&[u8]]) -> Self {
+        let mut stream = TcpStream::connect(base.strip_prefix("http://").unwrap()).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        for part in parts {
+            if stream.write_all(part).is_err() {
+                break;
+            }
+        }
+        Self { reader: BufReader::new(stream) }
+    }
+
+    /// Reads one response with a length: its status and its body.
+    pub fn response(mut self) -> (u16, Value) {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).unwrap();
+        let status =
+            line.split(' ').nth(1).unwrap_or_else(|| panic!("no status in {line:?}")).parse().unwrap();
+        let mut length = 0;
+        loop {
+            line.clear();
+            self.reader.read_line(&mut line).unwrap();
+            let header = line.trim_end().to_ascii_lowercase();
+            if header.is_empty() {
+                break;
+            }
+            if let Some(value) = header.strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+        }
+        let mut body = vec![0; length];
+        self.reader.read_exact(&mut body).unwrap();
+        (
+            status,
+            serde_json::from_slice(&body)
+                .unwrap_or_else(|e| panic!("{e} in {}", String::from_utf8_lossy(&body))),
+        )
+    }
+
+    /// Reads to the end of the connection or of the body: the data lines that are left, the last one `[DONE]`.
+    pub fn remaining(mut self) -> Vec<String> {
+        let mut seen = Vec::new();
+        let mut line = String::new();
+        loop {
+            line.clear();
+            let read = self.reader.read_line(&mut line).unwrap();
+            if let Some(data) = line.trim_end().strip_prefix("data: ") {
+                seen.push(data.to_owned());
+            }
+            if read == 0 || line.trim_end() == "data: [DONE]" {
+                return seen;
+            }
+        }
     }
 
     /// Reads whatever comes until the connection ends or `limit` passes.

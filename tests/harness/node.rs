@@ -8,15 +8,33 @@ use std::sync::{Arc, Mutex, mpsc};
 use super::http::Client;
 use super::{DEADLINE, wait_for};
 
+/// Figures that tests look at.
+pub const RUNNING: &str = "vllm:num_requests_running";
+pub const WAITING: &str = "vllm:num_requests_waiting";
+pub const PREEMPTIONS: &str = "vllm:num_preemptions_total";
+pub const PREFIX_HITS: &str = "vllm:prefix_cache_hits_total";
+pub const PROMPT_TOKENS: &str = "vllm:prompt_tokens_total";
+pub const GENERATION_TOKENS: &str = "vllm:generation_tokens_total";
+pub const PREFILLED_TOKENS: &str = "actor_node_prefilled_tokens_total";
+pub const PAGES_USED: &str = "actor_node_kv_pages_used";
+pub const SESSIONS: &str = "actor_node_gateway_sessions";
+pub const REQUESTS: &str = "actor_node_requests_total";
+pub const HTTP_REQUESTS: &str = "actor_node_http_requests_total";
+const BROKEN_INVARIANTS: &str = "actor_node_broken_invariants_total";
+const TASK_PANICS: &str = "actor_node_task_panics_total";
+const RESTARTS: &str = "actor_node_actor_restarts_total";
+
 /// Lines of a node's log that are kept for a failing test's message.
 const KEPT: usize = 200;
 
-/// A running node; killed when dropped.
+/// A running node; killed when dropped, and also when the test process ends without dropping it (shared nodes live in
+/// statics, which are never dropped).
 pub struct Node {
     child: Child,
     /// `http://HOST:PORT`.
     pub base: String,
     log: Arc<Mutex<VecDeque<String>>>,
+    warden: Child,
 }
 
 /// The binary under test.
@@ -32,11 +50,22 @@ pub fn binary() -> Command {
 }
 
 impl Node {
-    /// Starts a node on a free port with these arguments and reads its address. It may not be ready yet.
-    pub fn spawn(args: &[&str]) -> Self {
+    /// Starts a node on a free port with these arguments and settings, and reads its address. It may not be ready yet.
+    /// `("RUNTIME__MAX_RUNNING", "1")` sets `runtime.max-running`.
+    pub fn spawn(args: &[&str], keys: &[(&str, &str)]) -> Self {
+        let named: Vec<(String, &str)> =
+            keys.iter().map(|(key, value)| (format!("ACTOR_NODE_{key}"), *value)).collect();
+        Self::spawn_in(args, &named.iter().map(|(name, value)| (name.as_str(), *value)).collect::<Vec<_>>())
+    }
+
+    /// As [`Node::spawn`], with environment variables by their whole names.
+    pub fn spawn_in(args: &[&str], variables: &[(&str, &str)]) -> Self {
+        let listen = ["--http-listen", "127.0.0.1:0"];
+        let listen = if args.contains(&listen[0]) { &[][..] } else { &listen[..] };
         let mut child = binary()
-            .args(["--http-listen", "127.0.0.1:0"])
+            .args(listen)
             .args(args)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -61,7 +90,8 @@ impl Node {
                 let _ = sender.send(line);
             }
         });
-        let mut node = Self { child, base: String::new(), log };
+        let warden = warden(child.id());
+        let mut node = Self { child, base: String::new(), log, warden };
         let line = lines.recv_timeout(DEADLINE);
         node.base = match line {
             Ok(line) if line.starts_with("http://") => line,
@@ -72,20 +102,34 @@ impl Node {
 
     /// Starts a node and waits until it is ready.
     pub fn ready(args: &[&str]) -> Self {
-        let mut node = Self::spawn(args);
-        let client = node.client();
+        Self::ready_with(args, &[])
+    }
+
+    /// As [`Node::ready`], with settings as in [`Node::spawn`].
+    pub fn ready_with(args: &[&str], keys: &[(&str, &str)]) -> Self {
+        Self::spawn(args, keys).until_ready()
+    }
+
+    /// Waits until it is ready.
+    pub fn until_ready(mut self) -> Self {
+        let client = self.client();
         wait_for("the node to be ready", || {
-            if let Some(status) = node.child.try_wait().unwrap() {
-                panic!("the node ended with {status} before it was ready\n{}", node.log());
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("the node ended with {status} before it was ready\n{}", self.log());
             }
             client.get("/readiness").ok().filter(|r| r.status == 200).map(drop)
         });
-        node
+        self
     }
 
     /// A node with the fake engine (no model to load), ready.
     pub fn fake(args: &[&str]) -> Self {
-        Self::ready(&[&["--engine", "fake"], args].concat())
+        Self::fake_with(args, &[])
+    }
+
+    /// As [`Node::fake`], with settings as in [`Node::spawn`].
+    pub fn fake_with(args: &[&str], keys: &[(&str, &str)]) -> Self {
+        Self::ready_with(&[&["--engine", "fake"], args].concat(), keys)
     }
 
     /// A client of its API.
@@ -118,29 +162,54 @@ impl Node {
 
     /// The value of a figure at `/metrics`, summed over its label sets; 0 when it was never recorded.
     pub fn figure(&self, name: &str) -> f64 {
+        self.figure_where(name, "")
+    }
+
+    /// As [`Node::figure`], over the label sets that contain `label` (`status="413"`).
+    pub fn figure_where(&self, name: &str, label: &str) -> f64 {
         let text = self.client().get("/metrics").unwrap().text();
         text.lines()
             .filter(|line| !line.starts_with('#'))
             .filter_map(|line| {
                 let (key, value) = line.rsplit_once(' ')?;
                 let bare = key.split('{').next()?;
-                (bare == name).then(|| value.parse::<f64>().ok())?
+                (bare == name && key.contains(label)).then(|| value.parse::<f64>().ok())?
             })
             .sum()
     }
 
-    /// Waits until nothing runs or waits and no page is held: the leak check.
-    pub fn assert_idle(&self) {
-        for figure in ["vllm:num_requests_running", "vllm:num_requests_waiting", "actor_node_kv_pages_used", "actor_node_gateway_sessions"] {
-            wait_for(&format!("{figure} to be 0"), || (self.figure(figure) == 0.0).then_some(()));
-        }
-        assert_eq!(self.figure("actor_node_broken_invariants_total"), 0.0, "{}", self.log());
+    /// Waits until a figure has this value.
+    pub fn wait_for_figure(&self, name: &str, value: f64) {
+        wait_for(&format!("{name} to be {value}"), || (self.figure(name) == value).then_some(()));
     }
+
+    /// Waits until nothing runs or waits and no page is held (the leak check), and asserts that nothing broke meanwhile.
+    pub fn assert_idle(&self) {
+        for figure in [RUNNING, WAITING, PAGES_USED, SESSIONS] {
+            self.wait_for_figure(figure, 0.0);
+        }
+        for figure in [BROKEN_INVARIANTS, TASK_PANICS, RESTARTS] {
+            assert_eq!(self.figure(figure), 0.0, "{figure}\n{}", self.log());
+        }
+    }
+}
+
+/// Kills the process `id` when this process ends: the pipe to the warden closes then, however the end came.
+fn warden(id: u32) -> Child {
+    Command::new("sh")
+        .args(["-c", "read _; kill -9 \"$0\" 2>/dev/null", &id.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("sh runs")
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The warden first: after the node's end its id may be another process's. Both may have ended already.
+        let _ = self.warden.kill();
+        let _ = self.warden.wait();
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
