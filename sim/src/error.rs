@@ -1,0 +1,58 @@
+//! What can go wrong with a simulation.
+
+use std::path::PathBuf;
+
+use policies::invariant::Broken;
+use policies::time::{Span, Time};
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum SimError {
+    /// The scenario file cannot be read.
+    #[error("cannot read the scenario {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The scenario is not one.
+    #[error("the scenario {origin} is malformed: {source}")]
+    Parse {
+        /// The file, or what else the text came from.
+        origin: String,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+    /// A value makes no sense.
+    #[error("`{key}` is {value}: {reason}")]
+    Invalid {
+        /// The key's whole name.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// What would do.
+        reason: String,
+    },
+    /// A core contradicted itself: a bug of ours. The scenario's seed reproduces it.
+    #[error("invariant {name} is broken after {at} with seed {seed}: {detail}")]
+    Broken {
+        /// The invariant.
+        name: &'static str,
+        /// What was seen.
+        detail: String,
+        /// Virtual time since the start.
+        at: Span,
+        /// The scenario's seed.
+        seed: u64,
+    },
+    /// The report cannot be written as JSON.
+    #[error("cannot write the report: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+impl SimError {
+    pub(crate) fn broken(broken: Broken, at: Time, seed: u64) -> Self {
+        Self::Broken { name: broken.name, detail: broken.detail, at: at.since(Time::ZERO), seed }
+    }
+}

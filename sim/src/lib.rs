@@ -1,0 +1,47 @@
+//! Simulation of a cluster in virtual time.
+//!
+//! A heap of events drives the same cores that serve: [`policies::session`] at the gateway, [`policies::placement`] at
+//! the controller, [`policies::batch`] at each worker, over the pages and the pace of the fake engine
+//! ([`policies::cost`]). The drivers in [`node`] do what the live actors do: an event comes, one core is called, its
+//! effects become messages that arrive later. After every event the core that was called is checked against itself, and
+//! at the end nothing may be left anywhere. The same scenario gives the same run, to the last event.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod scenario;
+pub mod workload;
+
+pub mod event;
+pub mod queue;
+
+pub mod node;
+pub mod world;
+
+pub mod report;
+pub mod trace;
+
+pub mod cli;
+pub mod error;
+
+pub use cli::run_cli;
+pub use error::SimError;
+pub use report::Report;
+pub use scenario::Scenario;
+pub use world::Run;
+
+/// Runs a scenario and reports on it.
+///
+/// # Errors
+/// A scenario that makes no sense, a broken invariant, or something left behind at the end.
+pub fn run(scenario: &Scenario) -> Result<Report, SimError> {
+    simulate(scenario).map(|run| run.report)
+}
+
+/// As [`run`], with every answer.
+///
+/// # Errors
+/// As [`run`].
+pub fn simulate(scenario: &Scenario) -> Result<Run, SimError> {
+    scenario.validate()?;
+    world::World::new(scenario)?.run()
+}

@@ -1,0 +1,9 @@
+//! The nodes of a simulated cluster: thin drivers around the cores, as the live actors are.
+
+pub mod controller;
+pub mod gateway;
+pub mod worker;
+
+pub use controller::Controller;
+pub use gateway::{Gateway, Outcome, Record};
+pub use worker::Worker;

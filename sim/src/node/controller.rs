@@ -1,0 +1,74 @@
+//! The controller: [`policies::placement`] and its messages.
+
+use policies::invariant::Broken;
+use policies::placement::{Placement, PlacementConfig};
+use policies::time::Time;
+
+use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox};
+
+/// The simulated controller.
+#[derive(Debug)]
+pub struct Controller {
+    core: Placement,
+    /// When the next tick comes.
+    tick: Option<Time>,
+}
+
+impl Controller {
+    /// A controller that knows no worker.
+    #[must_use]
+    pub fn new(config: PlacementConfig) -> Self {
+        Self { core: Placement::new(config), tick: None }
+    }
+
+    /// A message came.
+    ///
+    /// # Errors
+    /// A broken invariant of the core.
+    pub fn handle(&mut self, now: Time, message: ControllerMsg, out: &mut Outbox) -> Result<(), Broken> {
+        let mut fx = Vec::new();
+        match message {
+            ControllerMsg::Joined(info) => self.core.worker_joined(now, info, &mut fx),
+            ControllerMsg::Left(worker) => self.core.worker_left(now, &worker, &mut fx),
+            ControllerMsg::Load(worker, load) => self.core.worker_load(now, &worker, load, &mut fx),
+            ControllerMsg::Place(request) => self.core.place(now, request, &mut fx),
+            ControllerMsg::Release(request, attempt) => self.core.release(now, request, attempt, &mut fx),
+        }
+        self.finish(now, fx, out)
+    }
+
+    /// The tick that was asked for.
+    ///
+    /// # Errors
+    /// As [`Controller::handle`].
+    pub fn tick(&mut self, now: Time, out: &mut Outbox) -> Result<(), Broken> {
+        self.tick = None;
+        let mut fx = Vec::new();
+        self.core.tick(now, &mut fx);
+        self.finish(now, fx, out)
+    }
+
+    fn finish(
+        &mut self,
+        now: Time,
+        fx: Vec<policies::placement::PlacementEffect>,
+        out: &mut Outbox,
+    ) -> Result<(), Broken> {
+        for effect in fx {
+            out.send(Event::Gateway(GatewayMsg::Placement(effect)));
+        }
+        if let Some(next) = self.core.next_deadline()
+            && self.tick.is_none_or(|t| next < t)
+        {
+            self.tick = Some(next);
+            out.after(next.since(now), Event::ControllerTick);
+        }
+        self.core.check()
+    }
+
+    /// The core, to look at.
+    #[must_use]
+    pub const fn core(&self) -> &Placement {
+        &self.core
+    }
+}

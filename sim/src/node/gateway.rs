@@ -1,0 +1,216 @@
+//! The gateway: a [`policies::session`] for each live request, and what clients saw of it.
+
+use std::collections::BTreeMap;
+
+use config::ids::RequestId;
+use policies::batch::BatchEffect;
+use policies::invariant::Broken;
+use policies::placement::PlacementEffect;
+use policies::request::{RequestSpec, Token};
+use policies::session::{Failure, Session, SessionConfig, SessionEffect};
+use policies::time::Time;
+
+use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All choices ended.
+    Finished,
+    /// It failed.
+    Failed(Failure),
+}
+
+/// What a client saw of its request.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// When it came.
+    pub arrived: Time,
+    /// Tokens of its prompt.
+    pub prompt_tokens: u32,
+    /// Tokens of the prompt that the first worker to answer had in its cache; none before the first token.
+    pub cached_tokens: Option<u32>,
+    /// The answer, by choice, with the time of each token.
+    pub answers: Vec<Vec<(Time, Token)>>,
+    /// Placements after the first.
+    pub retries: u32,
+    /// Times that a choice was preempted.
+    pub preemptions: u32,
+    /// How it ended and when; none while it runs.
+    pub end: Option<(Time, Outcome)>,
+}
+
+/// The simulated gateway.
+#[derive(Debug)]
+pub struct Gateway {
+    config: SessionConfig,
+    sessions: BTreeMap<RequestId, Session>,
+    records: BTreeMap<RequestId, Record>,
+}
+
+impl Gateway {
+    /// A gateway without requests.
+    #[must_use]
+    pub const fn new(config: SessionConfig) -> Self {
+        Self { config, sessions: BTreeMap::new(), records: BTreeMap::new() }
+    }
+
+    /// A request arrives.
+    ///
+    /// # Errors
+    /// A broken invariant of its session.
+    pub fn arrive(&mut self, now: Time, spec: RequestSpec, out: &mut Outbox) -> Result<(), Broken> {
+        let id = spec.id;
+        let record = Record {
+            arrived: now,
+            prompt_tokens: spec.prompt.len() as u32,
+            cached_tokens: None,
+            answers: vec![Vec::new(); spec.choices()],
+            retries: 0,
+            preemptions: 0,
+            end: None,
+        };
+        self.records.insert(id, record);
+        out.after(spec.deadline.since(now), Event::Timer(id));
+        self.sessions.insert(id, Session::new(spec, self.config));
+        self.with(now, id, out, |session, fx| session.start(now, fx))
+    }
+
+    /// A client leaves.
+    ///
+    /// # Errors
+    /// As [`Gateway::arrive`].
+    pub fn leave(&mut self, now: Time, id: RequestId, out: &mut Outbox) -> Result<(), Broken> {
+        self.with(now, id, out, |session, fx| session.cancel(now, fx))
+    }
+
+    /// The time that a session asked for has come, or another one that it asked for before.
+    ///
+    /// # Errors
+    /// As [`Gateway::arrive`].
+    pub fn timer(&mut self, now: Time, id: RequestId, out: &mut Outbox) -> Result<(), Broken> {
+        self.with(now, id, out, |session, fx| session.expire(now, fx))
+    }
+
+    /// A message came.
+    ///
+    /// # Errors
+    /// As [`Gateway::arrive`].
+    pub fn handle(&mut self, now: Time, message: GatewayMsg, out: &mut Outbox) -> Result<(), Broken> {
+        match message {
+            GatewayMsg::Placement(PlacementEffect::Placed { request, attempt, plan }) => {
+                self.with(now, request, out, |s, fx| s.placed(now, attempt, plan, fx))
+            }
+            GatewayMsg::Placement(PlacementEffect::Rejected { request, attempt, reason }) => {
+                self.with(now, request, out, |s, fx| s.rejected(now, attempt, reason, fx))
+            }
+            GatewayMsg::Placement(PlacementEffect::Lost { request, worker, .. })
+            | GatewayMsg::Unreachable(request, worker) => {
+                self.with(now, request, out, |s, fx| s.worker_lost(now, &worker, fx))
+            }
+            GatewayMsg::Accepted(request, attempt) => {
+                self.with(now, request, out, |s, _| s.accepted(now, attempt))
+            }
+            GatewayMsg::Refused(request, attempt, refusal) => {
+                self.with(now, request, out, |s, fx| s.refused(now, attempt, refusal, fx))
+            }
+            GatewayMsg::Produced(effects) => {
+                effects.into_iter().try_for_each(|effect| self.produced(now, effect, out))
+            }
+        }
+    }
+
+    fn produced(&mut self, now: Time, effect: BatchEffect, out: &mut Outbox) -> Result<(), Broken> {
+        match effect {
+            BatchEffect::Token(event) => {
+                self.with(now, event.seq.request, out, |s, fx| s.token(now, &event, fx))
+            }
+            BatchEffect::PromptLogprobs { request, attempt, first, tokens } => {
+                self.with(now, request, out, |s, fx| s.prompt_logprobs(now, attempt, first, tokens, fx))
+            }
+            BatchEffect::Done { request, attempt, usage } => {
+                self.with(now, request, out, |s, fx| s.done(now, attempt, usage, fx))
+            }
+            BatchEffect::Failed { request, attempt, reason } => {
+                self.with(now, request, out, |s, fx| s.failed_at_worker(now, attempt, reason, fx))
+            }
+            BatchEffect::Preempted { seq, .. } => {
+                if let Some(record) = self.records.get_mut(&seq.request) {
+                    record.preemptions += 1;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Calls a session, if it is still there, and carries out what it wants.
+    fn with(
+        &mut self,
+        now: Time,
+        id: RequestId,
+        out: &mut Outbox,
+        call: impl FnOnce(&mut Session, &mut Vec<SessionEffect>),
+    ) -> Result<(), Broken> {
+        let (Some(session), Some(record)) = (self.sessions.get_mut(&id), self.records.get_mut(&id)) else {
+            return Ok(());
+        };
+        let mut fx = Vec::new();
+        let due = session.next_deadline();
+        call(session, &mut fx);
+        session.check()?;
+        // The deadline itself has its timer since the request's arrival.
+        if let Some(next) = session.next_deadline()
+            && due != Some(next)
+            && next != session.spec().deadline
+        {
+            out.after(next.since(now), Event::Timer(id));
+        }
+        record.retries = session.retries();
+        for effect in fx {
+            match effect {
+                SessionEffect::Place(request) => out.send(Event::Controller(ControllerMsg::Place(request))),
+                SessionEffect::Release { request, attempt } => {
+                    out.send(Event::Controller(ControllerMsg::Release(request, attempt)));
+                }
+                SessionEffect::Submit { worker, spec } => {
+                    out.send(Event::Worker(worker, WorkerMsg::Submit(spec)));
+                }
+                SessionEffect::CancelAt { worker, request, attempt } => {
+                    out.send(Event::Worker(worker, WorkerMsg::Cancel(request, attempt)));
+                }
+                SessionEffect::CancelChoice { worker, request, attempt, choice } => {
+                    out.send(Event::Worker(worker, WorkerMsg::CancelChoice(request, attempt, choice)));
+                }
+                SessionEffect::Deliver(event) => {
+                    record.cached_tokens.get_or_insert(event.cached_tokens);
+                    record.answers[event.seq.choice as usize].push((now, event.token));
+                }
+                SessionEffect::DeliverPrompt { .. } => {}
+                SessionEffect::Finished => record.end = Some((now, Outcome::Finished)),
+                SessionEffect::Failed(failure) => record.end = Some((now, Outcome::Failed(failure))),
+            }
+        }
+        if record.end.is_some() {
+            self.sessions.remove(&id);
+        }
+        Ok(())
+    }
+
+    /// Whether a request has arrived and not ended.
+    #[must_use]
+    pub fn is_live(&self, id: RequestId) -> bool {
+        self.sessions.contains_key(&id)
+    }
+
+    /// Requests that have not ended.
+    #[must_use]
+    pub fn live(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// What clients saw.
+    #[must_use]
+    pub fn into_records(self) -> BTreeMap<RequestId, Record> {
+        self.records
+    }
+}

@@ -1,0 +1,182 @@
+//! The hash of everything that happened.
+
+use config::ids::{Attempt, RequestId, WorkerId};
+use policies::batch::BatchEffect;
+use policies::placement::PlacementEffect;
+use policies::rng::mix64;
+use policies::step::SeqKey;
+use policies::time::Time;
+
+use crate::event::{ControllerMsg, Event, GatewayMsg, WorkerMsg};
+
+/// A running hash of events: their times, their kinds, and whom and what they are about. Two runs with the same hash
+/// took the same course.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    hash: u64,
+    events: u64,
+}
+
+impl Trace {
+    /// The hash so far.
+    #[must_use]
+    pub const fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Events so far.
+    #[must_use]
+    pub const fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Takes in an event.
+    pub fn record(&mut self, at: Time, event: &Event) {
+        self.events += 1;
+        self.add(at.0);
+        match event {
+            Event::Crash(worker) => self.all([1, (*worker).into()]),
+            Event::Start(worker) => self.all([2, (*worker).into()]),
+            Event::Gateway(message) => self.gateway(message),
+            Event::Controller(message) => self.controller(message),
+            Event::Worker(worker, message) => {
+                self.worker(worker);
+                match message {
+                    WorkerMsg::Submit(spec) => {
+                        self.request(10, spec.id, spec.attempt);
+                        let resumed = spec.resumed.iter().flat_map(|r| &r.tokens);
+                        spec.prompt.iter().chain(resumed).for_each(|&t| self.add(t.into()));
+                    }
+                    WorkerMsg::Cancel(request, attempt) => self.request(11, *request, *attempt),
+                    WorkerMsg::CancelChoice(request, attempt, choice) => {
+                        self.request(12, *request, *attempt);
+                        self.add((*choice).into());
+                    }
+                }
+            }
+            Event::StepDone(worker, outcome) => {
+                self.worker(worker);
+                self.all([3, outcome.step, outcome.took.0, outcome.drawn.len() as u64]);
+                for drawn in &outcome.drawn {
+                    self.seq(drawn.seq);
+                    self.add(drawn.token.into());
+                }
+            }
+            Event::Arrive(index) => self.all([4, *index as u64]),
+            Event::Leave(request) => self.request(5, *request, Attempt(0)),
+            Event::Timer(request) => self.request(6, *request, Attempt(0)),
+            Event::ControllerTick => self.add(7),
+        }
+    }
+
+    fn gateway(&mut self, message: &GatewayMsg) {
+        match message {
+            GatewayMsg::Placement(PlacementEffect::Placed { request, attempt, plan }) => {
+                self.request(20, *request, *attempt);
+                self.worker(&plan.worker);
+                self.text(plan.why);
+            }
+            GatewayMsg::Placement(PlacementEffect::Rejected { request, attempt, reason }) => {
+                self.request(21, *request, *attempt);
+                self.text(&reason.to_string());
+            }
+            GatewayMsg::Placement(PlacementEffect::Lost { request, attempt, worker }) => {
+                self.request(22, *request, *attempt);
+                self.worker(worker);
+            }
+            GatewayMsg::Accepted(request, attempt) => self.request(23, *request, *attempt),
+            GatewayMsg::Refused(request, attempt, refusal) => {
+                self.request(24, *request, *attempt);
+                self.text(&refusal.to_string());
+            }
+            GatewayMsg::Produced(effects) => {
+                self.all([25, effects.len() as u64]);
+                effects.iter().for_each(|effect| self.produced(effect));
+            }
+            GatewayMsg::Unreachable(request, worker) => {
+                self.request(26, *request, Attempt(0));
+                self.worker(worker);
+            }
+        }
+    }
+
+    fn produced(&mut self, effect: &BatchEffect) {
+        match effect {
+            BatchEffect::Token(event) => {
+                self.seq(event.seq);
+                let finish = event.finish.map_or(0, |f| 1 + f as u64);
+                self.all([event.index.into(), event.token.into(), finish, event.cached_tokens.into()]);
+            }
+            BatchEffect::PromptLogprobs { request, attempt, first, tokens } => {
+                self.request(30, *request, *attempt);
+                self.all([(*first).into(), tokens.len() as u64]);
+            }
+            BatchEffect::Done { request, attempt, usage } => {
+                self.request(31, *request, *attempt);
+                self.all([
+                    usage.prefilled_tokens.into(),
+                    usage.drawn_tokens.into(),
+                    usage.preemptions.into(),
+                ]);
+            }
+            BatchEffect::Failed { request, attempt, reason } => {
+                self.request(32, *request, *attempt);
+                self.text(reason);
+            }
+            BatchEffect::Preempted { seq, dropped } => {
+                self.seq(*seq);
+                self.add((*dropped).into());
+            }
+        }
+    }
+
+    fn controller(&mut self, message: &ControllerMsg) {
+        match message {
+            ControllerMsg::Joined(info) => {
+                self.add(40);
+                self.worker(&info.id);
+            }
+            ControllerMsg::Left(worker) => {
+                self.add(41);
+                self.worker(worker);
+            }
+            ControllerMsg::Load(worker, load) => {
+                self.worker(worker);
+                let levels = [load.running, load.waiting, load.pages_used, load.pages_cached];
+                levels.into_iter().for_each(|n| self.add(n.into()));
+                self.all([42, load.queued_prefill_tokens, load.drawn_tokens]);
+            }
+            ControllerMsg::Place(ask) => {
+                self.request(43, ask.request, ask.attempt);
+                self.all([ask.prompt_tokens.into(), ask.max_tokens.into(), ask.avoid.len() as u64]);
+            }
+            ControllerMsg::Release(request, attempt) => self.request(44, *request, *attempt),
+        }
+    }
+
+    fn add(&mut self, word: u64) {
+        self.hash = mix64(self.hash.rotate_left(5) ^ word.wrapping_add(0x9e37_79b9_7f4a_7c15));
+    }
+
+    fn all<const N: usize>(&mut self, words: [u64; N]) {
+        words.into_iter().for_each(|word| self.add(word));
+    }
+
+    fn text(&mut self, text: &str) {
+        self.add(text.len() as u64);
+        text.bytes().for_each(|b| self.add(b.into()));
+    }
+
+    fn worker(&mut self, worker: &WorkerId) {
+        self.text(worker.node.as_str());
+        self.add(worker.incarnation);
+    }
+
+    fn request(&mut self, kind: u64, request: RequestId, attempt: Attempt) {
+        self.all([kind, request.gateway, request.number, attempt.0.into()]);
+    }
+
+    fn seq(&mut self, seq: SeqKey) {
+        self.request(seq.choice.into(), seq.request, seq.attempt);
+    }
+}

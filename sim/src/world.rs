@@ -1,0 +1,236 @@
+//! The simulated cluster: takes the next event, hands it to its node, schedules what comes of it.
+
+use std::collections::BTreeMap;
+
+use config::Choice;
+use config::ids::{RequestId, WorkerId};
+use policies::batch::BatchConfig;
+use policies::cost::CostModel;
+use policies::cost::fake::FakeModel;
+use policies::ensure_invariant;
+use policies::invariant::Broken;
+use policies::kv::Fingerprint;
+use policies::placement::{self, PlacementConfig, WorkerInfo};
+use policies::request::Token;
+use policies::session::SessionConfig;
+use policies::time::{Span, Time};
+
+use crate::SimError;
+use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
+use crate::node::{Controller, Gateway, Worker};
+use crate::queue::Queue;
+use crate::report::Report;
+use crate::scenario::{Cluster, Scenario};
+use crate::trace::Trace;
+use crate::workload::{self, Arrival, END, MODEL};
+
+/// A run that has ended.
+#[derive(Debug)]
+pub struct Run {
+    /// Its figures.
+    pub report: Report,
+    /// What each request was answered, by choice; complete or not.
+    pub answers: BTreeMap<RequestId, Vec<Vec<Token>>>,
+}
+
+/// All nodes, and what is on its way between them.
+#[derive(Debug)]
+pub struct World {
+    scenario: Scenario,
+    cost: CostModel,
+    arrivals: Vec<Arrival>,
+    queue: Queue,
+    out: Outbox,
+    gateway: Gateway,
+    controller: Controller,
+    workers: BTreeMap<WorkerId, Worker>,
+    /// Lives that each worker has had.
+    lives: Vec<u64>,
+    trace: Trace,
+}
+
+impl World {
+    /// A cluster in which nothing has happened yet.
+    ///
+    /// # Errors
+    /// An unknown model or machine.
+    pub fn new(scenario: &Scenario) -> Result<Self, SimError> {
+        let c = &scenario.cluster;
+        let mut queue = Queue::default();
+        (0..c.workers).for_each(|w| queue.push(Time::ZERO, Event::Start(w)));
+        for fault in &scenario.faults {
+            let at = Time::ZERO + Span::from(fault.crash_at.get());
+            queue.push(at, Event::Crash(fault.worker));
+            if let Some(after) = fault.restart_after {
+                queue.push(at + Span::from(after.get()), Event::Start(fault.worker));
+            }
+        }
+        let arrivals = workload::arrivals(scenario);
+        for (index, arrival) in arrivals.iter().enumerate() {
+            queue.push(arrival.at, Event::Arrive(index));
+            if let Some(at) = arrival.leaves {
+                queue.push(at, Event::Leave(arrival.spec.id));
+            }
+        }
+        Ok(Self {
+            cost: scenario.cost()?,
+            arrivals,
+            queue,
+            out: Outbox::new(c.network.get().into()),
+            gateway: Gateway::new(SessionConfig {
+                retry_limit: c.retry_limit,
+                backoff: c.retry_backoff.get().into(),
+            }),
+            controller: Controller::new(placement_config(c, scenario.seed)),
+            workers: BTreeMap::new(),
+            lives: vec![0; c.workers as usize],
+            trace: Trace::default(),
+            scenario: scenario.clone(),
+        })
+    }
+
+    /// Runs until nothing is left to happen.
+    ///
+    /// # Errors
+    /// A broken invariant, or something left behind.
+    pub fn run(mut self) -> Result<Run, SimError> {
+        let seed = self.scenario.seed;
+        let mut last = Time::ZERO;
+        while let Some((now, event)) = self.queue.pop() {
+            // A timer of a request that is over is no event: it neither counts nor makes the run longer.
+            if matches!(event, Event::Timer(id) | Event::Leave(id) if !self.gateway.is_live(id)) {
+                continue;
+            }
+            last = now;
+            self.trace.record(now, &event);
+            self.apply(now, event).map_err(|broken| SimError::broken(broken, now, seed))?;
+            for (after, event) in self.out.sent.drain(..) {
+                self.queue.push(now + after, event);
+            }
+        }
+        self.nothing_left().map_err(|broken| SimError::broken(broken, last, seed))?;
+        let records = self.gateway.into_records();
+        let tokens = |choice: &Vec<(Time, Token)>| choice.iter().map(|&(_, token)| token).collect();
+        let answers = records.iter().map(|(id, r)| (*id, r.answers.iter().map(tokens).collect())).collect();
+        Ok(Run { report: Report::new(seed, &records, last, self.trace), answers })
+    }
+
+    fn apply(&mut self, now: Time, event: Event) -> Result<(), Broken> {
+        let out = &mut self.out;
+        match event {
+            Event::Arrive(index) => self.gateway.arrive(now, self.arrivals[index].spec.clone(), out),
+            Event::Leave(id) => self.gateway.leave(now, id, out),
+            Event::Timer(id) => self.gateway.timer(now, id, out),
+            Event::Gateway(message) => self.gateway.handle(now, message, out),
+            Event::Controller(message) => self.controller.handle(now, message, out),
+            Event::ControllerTick => self.controller.tick(now, out),
+            Event::Worker(id, message) => match (self.workers.get_mut(&id), message) {
+                (Some(worker), message) => worker.handle(now, message, out),
+                (None, WorkerMsg::Submit(spec)) => {
+                    out.send(Event::Gateway(GatewayMsg::Unreachable(spec.id, id)));
+                    Ok(())
+                }
+                // There is nothing to stop at a worker that is gone.
+                (None, WorkerMsg::Cancel(..) | WorkerMsg::CancelChoice(..)) => Ok(()),
+            },
+            Event::StepDone(id, outcome) => match self.workers.get_mut(&id) {
+                Some(worker) => worker.step_done(now, &outcome, out),
+                None => Ok(()),
+            },
+            Event::Crash(index) => {
+                let id = worker_id(index, self.lives[index as usize]);
+                if self.workers.remove(&id).is_some() {
+                    let detect = self.scenario.cluster.detect.get().into();
+                    out.after(detect, Event::Controller(ControllerMsg::Left(id)));
+                }
+                Ok(())
+            }
+            Event::Start(index) => {
+                self.start(index);
+                Ok(())
+            }
+        }
+    }
+
+    fn start(&mut self, index: u32) {
+        let c = &self.scenario.cluster;
+        let life = &mut self.lives[index as usize];
+        if self.workers.contains_key(&worker_id(index, *life)) {
+            return;
+        }
+        *life += 1;
+        let id = worker_id(index, *life);
+        let config = BatchConfig {
+            max_batch_tokens: c.max_batch_tokens,
+            max_running: c.max_running,
+            max_waiting: c.max_waiting,
+            prefix_cache: c.prefix_cache,
+            watermark: c.watermark,
+            ..BatchConfig::sized(
+                c.page_tokens,
+                c.pages,
+                c.max_context,
+                Fingerprint::of(&[("engine", b"simulated")]),
+            )
+        };
+        let mean = self.scenario.workload.end_every;
+        let model = FakeModel { end: (mean > 0).then_some((END, mean)) };
+        let info = WorkerInfo {
+            id: id.clone(),
+            models: vec![MODEL.into()],
+            max_context: config.window(),
+            max_requests: c.max_requests,
+        };
+        self.workers.insert(id.clone(), Worker::new(id, config, model, self.cost));
+        self.out.send(Event::Controller(ControllerMsg::Joined(info)));
+    }
+
+    /// The leak check: whatever happened, nothing is held anywhere when it is over.
+    fn nothing_left(&self) -> Result<(), Broken> {
+        let core = self.controller.core();
+        ensure_invariant!(
+            self.gateway.live() == 0 && core.booked() == 0 && core.queued() == 0,
+            "sim_requests_end",
+            "{} sessions live, {} requests are booked, {} wait",
+            self.gateway.live(),
+            core.booked(),
+            core.queued()
+        );
+        for row in core.workers() {
+            ensure_invariant!(
+                row.booked == 0 && row.booked_tokens == 0,
+                "sim_bookings_end",
+                "{}: {} requests, {} tokens",
+                row.info.id,
+                row.booked,
+                row.booked_tokens
+            );
+        }
+        for (id, worker) in &self.workers {
+            let load = worker.core().load();
+            ensure_invariant!(
+                worker.core().is_idle() && load.pages_used == 0 && load.running + load.waiting == 0,
+                "sim_pages_end",
+                "{id}: {load:?}"
+            );
+        }
+        Ok(())
+    }
+}
+
+fn worker_id(index: u32, life: u64) -> WorkerId {
+    // Padded, so that names sort by number.
+    WorkerId::new(format!("w{index:05}").into(), life)
+}
+
+fn placement_config(cluster: &Cluster, seed: u64) -> PlacementConfig {
+    PlacementConfig {
+        max_queued: cluster.queue_limit,
+        queue_timeout: cluster.queue_timeout.get().into(),
+        choice: match cluster.choice {
+            Choice::LeastLoaded => placement::Choice::LeastLoaded,
+            Choice::PowerOfTwo => placement::Choice::PowerOfTwo,
+        },
+        seed,
+    }
+}
