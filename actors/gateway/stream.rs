@@ -232,6 +232,3 @@ fn event(out: &mut String, data: &Value) {
     // Writing to a string does not fail.
     let _ = write!(out, "data: {data}\n\n");
 }
-
-#[cfg(test)]
-mod tests;

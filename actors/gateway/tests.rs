@@ -3,5 +3,5 @@
 mod api;
 mod cancel;
 mod faults;
-mod fixture;
+pub(crate) mod fixture;
 mod streams;

@@ -19,7 +19,7 @@ use policies::kv::page_hashes;
 use policies::request::{Prop, RequestSpec, ResumedChoice, Sampling};
 use policies::time::{Span, Time};
 
-use super::body;
+use super::{REQUEST_ID, body};
 use crate::clock;
 use crate::gateway::Shared;
 use crate::gateway::collect::Collector;
@@ -68,6 +68,8 @@ pub(super) async fn completions(
 async fn generate(shared: Arc<Shared>, request: Request, validate: Validate) -> Result<Response, ApiError> {
     let arrived = clock::now();
     let (head, body) = request.into_parts();
+    let request_id =
+        head.headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned();
     let bytes = body::read(&shared, &head.headers, body).await?;
     if shared.draining.load(Ordering::Relaxed) {
         return Err(ApiError::unavailable(
@@ -93,6 +95,8 @@ async fn generate(shared: Arc<Shared>, request: Request, validate: Validate) -> 
         off_thread(&shared, size, work).await?
     };
     let (reply, mut sessions) = start(&shared, prepared, arrived).await?;
+    // The one place that says which of our ids belongs to which of a client's.
+    tracing::debug!(request_id, id = reply.id, model = reply.served.card.name, "generation started");
     let (early, workers) = accepted(&mut sessions, reply.prompts.len()).await?;
     let mut response = if reply.output.stream {
         stream::respond(reply, sessions, early, permit)

@@ -30,10 +30,11 @@ pub(super) async fn readiness(State(shared): State<Arc<Shared>>) -> Response {
     let models: Vec<Value> = shared.models.usable().iter().map(|m| m.card.name.as_str().into()).collect();
     let (status, reason) = if shared.draining.load(Ordering::Relaxed) {
         ("draining", Some("the node takes no new requests".to_owned()))
-    } else if models.is_empty() {
-        ("loading", Some("no model is ready".to_owned()))
     } else {
         match (shared.trouble)() {
+            why if models.is_empty() => {
+                ("loading", Some(why.unwrap_or_else(|| "no model is ready".to_owned())))
+            }
             Some(why) => ("stalled", Some(why)),
             None => ("ok", None),
         }

@@ -123,6 +123,7 @@ fn unsupported(body: &mut Body) -> Result<(), ApiError> {
         Some(_) => return Err(ApiError::unsupported("modalities", "only [\"text\"] can be asked for")),
     }
     only(body, "reasoning_effort", &["none"], "this server does not steer reasoning")?;
+    only(body, "verbosity", &["medium"], "this server does not steer the length of answers")?;
     for name in ["audio", "web_search_options"] {
         if body.take(name).is_some() {
             return Err(ApiError::unsupported(name, "this server answers with text alone"));
@@ -134,6 +135,3 @@ fn unsupported(body: &mut Body) -> Result<(), ApiError> {
 fn is_text_format(entries: &[(String, Scalar)]) -> bool {
     matches!(entries, [(key, Scalar::Text(kind))] if key == "type" && kind == "text")
 }
-
-#[cfg(test)]
-mod tests;

@@ -71,6 +71,3 @@ pub(super) fn prompts(prompt: Option<Prompt>, max: usize) -> Result<Vec<PromptIt
         Some(Prompt::Items { items, .. }) => Ok(items),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -73,7 +73,6 @@ pub(super) fn common(
         body.take(name);
     }
     only(body, "service_tier", &["auto", "default"], "there is one tier")?;
-    only(body, "truncation", &["disabled"], "shorten the prompt")?;
     if flag(body, "store")?.unwrap_or(false) {
         return Err(ApiError::unsupported("store", "answers are not stored"));
     }

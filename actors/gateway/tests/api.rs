@@ -48,7 +48,9 @@ async fn the_default_name_is_answered_with_the_real_one() {
 async fn content_parts_and_the_same_text_make_the_same_prompt() {
     let rig = rig().await;
     let part = |text: &str| json!({"type": "text", "text": text});
-    for content in [json!("tell me a tale"), json!([part("tell me "), part("a tale")]), json!([part("tell me a tale")])] {
+    for content in
+        [json!("tell me a tale"), json!([part("tell me "), part("a tale")]), json!([part("tell me a tale")])]
+    {
         let answer = rig.chat(json!({"messages": [{"role": "user", "content": content}]})).await;
         assert_eq!(answer.status, 200, "{answer:?}");
     }
@@ -126,7 +128,11 @@ async fn bad_fields_are_named_and_the_next_request_is_served() {
         ("cache_salt", json!("x")),
         ("props.priority", json!(null)),
     ] {
-        let body = if field == "props.priority" { json!({"props": {"priority": "high"}}) } else { json!({ field: value }) };
+        let body = if field == "props.priority" {
+            json!({"props": {"priority": "high"}})
+        } else {
+            json!({ field: value })
+        };
         let answer = rig.chat(body).await;
         assert_eq!(answer.status, 400, "{field}: {answer:?}");
         assert_eq!(answer.json()["error"]["param"], field, "{answer:?}");
@@ -142,10 +148,12 @@ async fn bad_fields_are_named_and_the_next_request_is_served() {
 async fn what_changes_nothing_is_accepted() {
     let rig = rig().await;
     let answer = rig
-        .chat(json!({"user": "u", "metadata": {"a": "b"}, "store": false, "service_tier": "auto", "tools": [],
+        .chat(
+            json!({"user": "u", "metadata": {"a": "b"}, "store": false, "service_tier": "auto", "tools": [],
             "tool_choice": "none", "parallel_tool_calls": true, "response_format": {"type": "text"},
             "modalities": ["text"], "presence_penalty": null, "stop": null, "seed": -1, "logit_bias": {},
-            "max_completion_tokens": 5}))
+            "max_completion_tokens": 5}),
+        )
         .await;
     assert_eq!(answer.status, 200, "{answer:?}");
 }
@@ -154,7 +162,8 @@ async fn what_changes_nothing_is_accepted() {
 async fn hints_come_from_the_body_and_from_headers() {
     let rig = rig().await;
     let headers = format!("{JSON}x-prop-deadline-ms: 60000\r\nx-prop-priority: 1\r\nx-prop-colour: blue\r\n");
-    let body = chat_body(json!({"props": {"keep-ms": 5, "share": 0.5, "flag": true}, "priority": 7})).to_string();
+    let body =
+        chat_body(json!({"props": {"keep-ms": 5, "share": 0.5, "flag": true}, "priority": 7})).to_string();
     let answer = rig.send("POST", "/v1/chat/completions", &headers, body.as_bytes()).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     let props = rig.world.specs.lock().unwrap()[0].props.clone();
@@ -215,7 +224,15 @@ async fn completions_take_all_forms_of_prompts() {
         let specs = rig.world.specs.lock().unwrap();
         assert!(specs.iter().all(|s| *s.prompt == [97, 98, 99] && s.choices() == 2 && s.max_tokens == 16));
     }
-    for prompt in [json!(7), json!([-1]), json!([999_999_999]), json!([1.5]), json!([97, "a"]), json!(["a", 97]), json!({})] {
+    for prompt in [
+        json!(7),
+        json!([-1]),
+        json!([999_999_999]),
+        json!([1.5]),
+        json!([97, "a"]),
+        json!(["a", 97]),
+        json!({}),
+    ] {
         let answer = rig.complete(json!({"prompt": prompt})).await;
         assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("prompt")), "{prompt}");
     }
@@ -324,7 +341,9 @@ async fn bodies_and_heads_have_limits() {
     let answer = rig.send("POST", "/v1/chat/completions", JSON, long.as_bytes()).await;
     assert_eq!((answer.status, &answer.json()["error"]["code"]), (413, &json!("request_too_large")));
     // The same without a declared length.
-    let head = format!("POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\nconnection: close\r\n{JSON}transfer-encoding: chunked\r\n\r\n");
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\nconnection: close\r\n{JSON}transfer-encoding: chunked\r\n\r\n"
+    );
     let chunk = format!("{:x}\r\n{long}\r\n0\r\n\r\n", long.len());
     let answer = rig.raw(format!("{head}{chunk}").as_bytes()).await;
     assert_eq!((answer.status, &answer.json()["error"]["code"]), (413, &json!("request_too_large")));
@@ -341,7 +360,9 @@ async fn models_and_text_routes() {
     let list = rig.get("/v1/models").await.json();
     assert_eq!((&list["object"], &list["data"][0]["id"]), (&json!("list"), &json!("m")));
     assert_eq!(rig.get("/v1/models/m").await.json()["max_model_len"], 512);
-    let tokens = rig.post("/v1/tokenize", &json!({"model": "m", "prompt": "é<|end|>", "return_token_strs": true})).await;
+    let tokens = rig
+        .post("/v1/tokenize", &json!({"model": "m", "prompt": "é<|end|>", "return_token_strs": true}))
+        .await;
     assert_eq!(tokens.status, 200, "{tokens:?}");
     let tokens = tokens.json();
     assert_eq!((&tokens["tokens"], &tokens["count"]), (&json!([0xc3, 0xa9, 256]), &json!(3)));

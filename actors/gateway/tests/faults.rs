@@ -77,7 +77,8 @@ async fn a_stream_goes_on_when_its_worker_is_lost() {
     } else {
         assert_eq!(text, "abcdefgh");
     }
-    let (placed, released) = (rig.world.count(|s| *s == Seen::Placed), rig.world.count(|s| *s == Seen::Released));
+    let (placed, released) =
+        (rig.world.count(|s| *s == Seen::Placed), rig.world.count(|s| *s == Seen::Released));
     assert!(placed >= 2);
     eventually(|| rig.gateway.sessions() == 0).await;
     eventually(|| rig.world.count(|s| *s == Seen::Released) == placed).await;
@@ -211,7 +212,8 @@ async fn stopping_waits_for_answers_under_way() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
         let body = super::fixture::chat_body(json!({"stream": true})).to_string();
-        let request = super::fixture::message("POST", "/v1/chat/completions", super::fixture::JSON, body.as_bytes());
+        let request =
+            super::fixture::message("POST", "/v1/chat/completions", super::fixture::JSON, body.as_bytes());
         stream.write_all(&request).await.unwrap();
         let mut all = String::new();
         stream.read_to_string(&mut all).await.unwrap();

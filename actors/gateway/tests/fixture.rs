@@ -21,10 +21,10 @@ use crate::doors::{ControllerMsg, Doors, GatewayMsg, WorkerMsg};
 use crate::gateway::{Gateway, GatewayArgs};
 
 /// The end token of the test model; its other tokens are the 256 bytes and a begin token.
-pub(super) const END: Token = 256;
-pub(super) const BEGIN: Token = 257;
-pub(super) const VOCAB: u32 = 258;
-pub(super) const WINDOW: u32 = 512;
+pub(crate) const END: Token = 256;
+pub(crate) const BEGIN: Token = 257;
+pub(crate) const VOCAB: u32 = 258;
+pub(crate) const WINDOW: u32 = 512;
 
 /// What the worker does with a request.
 #[derive(Clone)]
@@ -82,8 +82,10 @@ impl World {
     fn say(&self, spec: &RequestSpec, text: fn(u32) -> Vec<Token>, limit: usize) -> bool {
         let mut complete = true;
         if spec.prompt_logprobs {
-            let tokens = (1..spec.prompt.len()).map(|i| scores(spec.prompt[i], spec.sampling.logprobs)).collect();
-            let prompt = BatchEffect::PromptLogprobs { request: spec.id, attempt: spec.attempt, first: 1, tokens };
+            let tokens =
+                (1..spec.prompt.len()).map(|i| scores(spec.prompt[i], spec.sampling.logprobs)).collect();
+            let prompt =
+                BatchEffect::PromptLogprobs { request: spec.id, attempt: spec.attempt, first: 1, tokens };
             self.send(GatewayMsg::Step { worker: self.worker.clone(), events: vec![prompt] });
         }
         let texts: Vec<_> = (0..spec.choices() as u32).map(|c| [text(c), vec![END]].concat()).collect();
@@ -120,7 +122,9 @@ impl World {
 }
 
 fn scores(token: Token, top: Option<u8>) -> Logprobs {
-    let top = (0..u32::from(top.unwrap_or(0))).map(|i| (i, if i == 0 { -0.5 } else { f32::NEG_INFINITY })).collect();
+    let top = (0..u32::from(top.unwrap_or(0)))
+        .map(|i| (i, if i == 0 { -0.5 } else { f32::NEG_INFINITY }))
+        .collect();
     Logprobs { own: -(token as f32) / 100.0, top }
 }
 
@@ -282,7 +286,7 @@ pub(super) async fn rig_with(setup: Setup) -> Rig {
 }
 
 /// The tokens of a text.
-pub(super) fn bytes(text: &str) -> Vec<Token> {
+pub(crate) fn bytes(text: &str) -> Vec<Token> {
     text.bytes().map(Token::from).collect()
 }
 
@@ -308,7 +312,7 @@ pub(super) fn card(add_bos: bool) -> ModelCard {
 }
 
 /// A model whose tokens are bytes.
-pub(super) fn descriptor(add_bos: bool) -> TextDescriptor {
+pub(crate) fn descriptor(add_bos: bool) -> TextDescriptor {
     // GPT-2's alphabet: printable bytes stand for themselves, the others follow from U+0100 on.
     let plain = |b: &u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
     let mut next = 256;
@@ -322,7 +326,8 @@ pub(super) fn descriptor(add_bos: bool) -> TextDescriptor {
         json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
                "normalized": false, "special": true})
     };
-    let level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
     let tokenizer = json!({
         "version": "1.0", "truncation": null, "padding": null,
         "added_tokens": [special(END, "<|end|>"), special(BEGIN, "<|begin|>")],
@@ -428,7 +433,8 @@ pub(super) fn message(method: &str, path: &str, headers: &str, body: &[u8]) -> V
     } else {
         format!("content-length: {}\r\n", body.len())
     };
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{headers}{length}\r\n");
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{headers}{length}\r\n");
     [head.as_bytes(), body].concat()
 }
 

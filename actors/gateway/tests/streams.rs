@@ -16,7 +16,10 @@ fn text(events: &[Value], index: u64) -> String {
 /// The end reasons of one choice: there has to be exactly one.
 fn finishes(events: &[Value], index: u64) -> Vec<String> {
     let choices = events.iter().flat_map(|e| e["choices"].as_array().cloned().unwrap_or_default());
-    choices.filter(|c| c["index"] == index).filter_map(|c| c["finish_reason"].as_str().map(str::to_owned)).collect()
+    choices
+        .filter(|c| c["index"] == index)
+        .filter_map(|c| c["finish_reason"].as_str().map(str::to_owned))
+        .collect()
 }
 
 #[tokio::test]
@@ -31,7 +34,10 @@ async fn a_chat_stream_says_the_role_once_and_ends_once() {
     assert_eq!(text(&events, 0), "Hi");
     assert_eq!(finishes(&events, 0), ["stop"]);
     let last = events.last().unwrap();
-    assert_eq!(last["choices"][0], json!({"index": 0, "delta": {}, "logprobs": null, "finish_reason": "stop"}));
+    assert_eq!(
+        last["choices"][0],
+        json!({"index": 0, "delta": {}, "logprobs": null, "finish_reason": "stop"})
+    );
 }
 
 #[tokio::test]
@@ -44,7 +50,8 @@ async fn usage_comes_only_when_asked_for() {
     let whole = rig.chat(json!({})).await.json();
     for path in ["chat", "completion"] {
         let fields = json!({"stream": true, "stream_options": {"include_usage": true}});
-        let events = if path == "chat" { rig.chat(fields).await } else { rig.complete(fields).await }.events();
+        let events =
+            if path == "chat" { rig.chat(fields).await } else { rig.complete(fields).await }.events();
         let (last, others) = events.split_last().unwrap();
         assert_eq!(last["choices"], json!([]));
         assert!(others.iter().all(|e| e.get("usage") == Some(&Value::Null)));
@@ -86,7 +93,11 @@ async fn stop_strings_lose_and_repeat_nothing() {
         let mut fields = fields;
         fields["stream"] = json!(true);
         let events = rig.chat(fields).await.events();
-        assert_eq!((text(&events, 0).as_str(), finishes(&events, 0)), (expected, vec![reason.to_owned()]), "{stop}");
+        assert_eq!(
+            (text(&events, 0).as_str(), finishes(&events, 0)),
+            (expected, vec![reason.to_owned()]),
+            "{stop}"
+        );
     }
 }
 
@@ -103,7 +114,9 @@ async fn a_stop_string_ends_one_choice_and_the_worker_hears_of_it() {
             let body = answer.json();
             let choice = |i: usize| body["choices"][i].clone();
             let words = |v: &Value| v.as_str().unwrap().to_owned();
-            (0..3).map(|i| (words(&choice(i)["message"]["content"]), vec![words(&choice(i)["finish_reason"])])).collect()
+            (0..3)
+                .map(|i| (words(&choice(i)["message"]["content"]), vec![words(&choice(i)["finish_reason"])]))
+                .collect()
         };
         let stop = || vec!["stop".to_owned()];
         assert_eq!(
@@ -120,7 +133,9 @@ async fn a_stop_string_ends_one_choice_and_the_worker_hears_of_it() {
 async fn a_stream_and_a_whole_answer_have_the_same_logprobs() {
     let rig = rig().await;
     rig.world.play(Script::Say(|_| bytes("aé AB")));
-    for (echo, stop) in [(false, json!(null)), (true, json!(null)), (true, json!("é")), (false, json!(["ABX", "é A"]))] {
+    for (echo, stop) in
+        [(false, json!(null)), (true, json!(null)), (true, json!("é")), (false, json!(["ABX", "é A"]))]
+    {
         let fields = json!({"logprobs": 1, "echo": echo, "stop": stop, "prompt": ["pq", [114]]});
         let whole = rig.complete(fields.clone()).await.json();
         let mut fields = fields;
@@ -146,7 +161,11 @@ async fn the_end_is_a_stop_or_a_length() {
     // "Hi" is two tokens and an end token.
     for (max, reason) in [(2, "length"), (3, "stop"), (4, "stop")] {
         let events = rig.chat(json!({"stream": true, "max_tokens": max})).await.events();
-        assert_eq!((text(&events, 0).as_str(), finishes(&events, 0)), ("Hi", vec![reason.to_owned()]), "{max}");
+        assert_eq!(
+            (text(&events, 0).as_str(), finishes(&events, 0)),
+            ("Hi", vec![reason.to_owned()]),
+            "{max}"
+        );
     }
 }
 
