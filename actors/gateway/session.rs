@@ -318,7 +318,7 @@ impl SessionState {
             }
             BatchEffect::Done { attempt, usage, .. } => self.core.done(now, attempt, usage, fx),
             BatchEffect::Failed { attempt, reason, .. } => {
-                self.core.failed_at_worker(now, attempt, reason, fx)
+                self.core.failed_at_worker(now, attempt, reason, fx);
             }
             // The worker counts it; the stream only has a gap in time.
             BatchEffect::Preempted { .. } => {}

@@ -53,8 +53,10 @@ impl Track {
 /// The directory of sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
-    live: Mutex<BTreeMap<RequestId, (ActorRef<SessionMsg>, Arc<Track>)>>,
+    live: Mutex<Live>,
 }
+
+type Live = BTreeMap<RequestId, (ActorRef<SessionMsg>, Arc<Track>)>;
 
 impl Sessions {
     pub(crate) fn insert(&self, actor: ActorRef<SessionMsg>, track: Arc<Track>) {
@@ -112,10 +114,7 @@ impl Sessions {
         }
     }
 
-    fn with<T>(
-        &self,
-        f: impl FnOnce(&mut BTreeMap<RequestId, (ActorRef<SessionMsg>, Arc<Track>)>) -> T,
-    ) -> T {
+    fn with<T>(&self, f: impl FnOnce(&mut Live) -> T) -> T {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         let out = f(&mut live);
         metrics::gauge!(crate::metrics::SESSIONS).set(live.len() as f64);

@@ -100,7 +100,10 @@ impl Chunker {
     }
 
     fn chat_chunk(&self, index: usize, delta: Value, logprobs: Option<Value>, reason: Option<&str>) -> Value {
-        let choice = json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason});
+        let mut choice = json!({"index": index});
+        choice["delta"] = delta;
+        choice["logprobs"] = logprobs.unwrap_or(Value::Null);
+        choice["finish_reason"] = reason.into();
         self.chunk(vec![choice])
     }
 

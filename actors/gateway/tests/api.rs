@@ -163,7 +163,7 @@ async fn hints_come_from_the_body_and_from_headers() {
     let rig = rig().await;
     let headers = format!("{JSON}x-prop-deadline-ms: 60000\r\nx-prop-priority: 1\r\nx-prop-colour: blue\r\n");
     let body =
-        chat_body(json!({"props": {"keep-ms": 5, "share": 0.5, "flag": true}, "priority": 7})).to_string();
+        chat_body(&json!({"props": {"keep-ms": 5, "share": 0.5, "flag": true}, "priority": 7})).to_string();
     let answer = rig.send("POST", "/v1/chat/completions", &headers, body.as_bytes()).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     let props = rig.world.specs.lock().unwrap()[0].props.clone();
@@ -318,7 +318,7 @@ async fn chat_logprobs_have_bytes_and_no_infinity() {
 #[tokio::test]
 async fn request_ids_are_echoed_and_never_used_inside() {
     let rig = rig().await;
-    let body = chat_body(json!({})).to_string();
+    let body = chat_body(&json!({})).to_string();
     for (given, shown) in [("same-1".to_owned(), "same-1".to_owned()), ("y".repeat(1000), "y".repeat(128))] {
         let headers = format!("{JSON}x-request-id: {given}\r\n");
         for _ in 0..2 {
@@ -337,7 +337,7 @@ async fn bodies_and_heads_have_limits() {
     setup.http.body_limit = config::Size::kib(64);
     setup.http.header_limit = config::Size::kib(8);
     let rig = rig_with(setup).await;
-    let long = chat_body(json!({"messages": [{"role": "user", "content": "x".repeat(70_000)}]})).to_string();
+    let long = chat_body(&json!({"messages": [{"role": "user", "content": "x".repeat(70_000)}]})).to_string();
     let answer = rig.send("POST", "/v1/chat/completions", JSON, long.as_bytes()).await;
     assert_eq!((answer.status, &answer.json()["error"]["code"]), (413, &json!("request_too_large")));
     // The same without a declared length.
@@ -349,7 +349,7 @@ async fn bodies_and_heads_have_limits() {
     assert_eq!((answer.status, &answer.json()["error"]["code"]), (413, &json!("request_too_large")));
     let answer = rig.send("GET", "/health", &format!("x-long: {}\r\n", "h".repeat(9000)), b"").await;
     assert_eq!((answer.status, &answer.json()["error"]["code"]), (431, &json!("request_too_large")));
-    let near = chat_body(json!({"messages": [{"role": "user", "content": "x".repeat(60_000)}]})).to_string();
+    let near = chat_body(&json!({"messages": [{"role": "user", "content": "x".repeat(60_000)}]})).to_string();
     let answer = rig.send("POST", "/v1/chat/completions", JSON, near.as_bytes()).await;
     assert_eq!(answer.json()["error"]["code"], "context_length_exceeded", "a body below the limit is read");
 }

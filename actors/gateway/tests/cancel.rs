@@ -12,7 +12,7 @@ fn abc(_: u32) -> Vec<u32> {
 
 async fn start(rig: &Rig, fields: Value) -> TcpStream {
     let mut stream = rig.open().await;
-    let body = chat_body(fields).to_string();
+    let body = chat_body(&fields).to_string();
     stream.write_all(&message("POST", "/v1/chat/completions", JSON, body.as_bytes())).await.unwrap();
     stream
 }

@@ -211,7 +211,7 @@ async fn stopping_waits_for_answers_under_way() {
     let client = async {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        let body = super::fixture::chat_body(json!({"stream": true})).to_string();
+        let body = super::fixture::chat_body(&json!({"stream": true})).to_string();
         let request =
             super::fixture::message("POST", "/v1/chat/completions", super::fixture::JSON, body.as_bytes());
         stream.write_all(&request).await.unwrap();
@@ -230,4 +230,24 @@ async fn stopping_waits_for_answers_under_way() {
     };
     let (all, ()) = tokio::join!(client, stop);
     assert!(all.contains("stopping") && all.contains("data: [DONE]"), "{all}");
+}
+
+#[tokio::test]
+async fn connections_are_limited() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut setup = Setup::default();
+    setup.http.max_connections = 1;
+    let rig = rig_with(setup).await;
+    let mut first = rig.open().await;
+    first.write_all(b"GET /liveness HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("alive") {
+        first.read_buf(&mut seen).await.unwrap();
+    }
+    let second = rig.get("/liveness");
+    tokio::pin!(second);
+    let early = tokio::time::timeout(std::time::Duration::from_millis(100), &mut second).await;
+    assert!(early.is_err(), "it waits while the first connection is open");
+    drop(first);
+    assert_eq!(second.await.status, 200);
 }

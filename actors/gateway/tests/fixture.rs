@@ -409,7 +409,7 @@ impl Rig {
     }
 
     pub(super) async fn chat(&self, fields: Value) -> Answer {
-        self.post("/v1/chat/completions", &chat_body(fields)).await
+        self.post("/v1/chat/completions", &chat_body(&fields)).await
     }
 
     pub(super) async fn complete(&self, fields: Value) -> Answer {
@@ -421,7 +421,7 @@ impl Rig {
 
 pub(super) const JSON: &str = "content-type: application/json\r\n";
 
-pub(super) fn chat_body(fields: Value) -> Value {
+pub(super) fn chat_body(fields: &Value) -> Value {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hello"}]});
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     body

@@ -8,7 +8,7 @@ fn parse(text: &str) -> Result<Body, ApiError> {
     Body::parse(text.as_bytes(), KEEP)
 }
 
-fn prompt(value: serde_json::Value) -> Prompt {
+fn prompt(value: &serde_json::Value) -> Prompt {
     let body = parse(&json!({ "prompt": value }).to_string()).unwrap();
     body.prompt.unwrap()
 }
@@ -82,7 +82,7 @@ fn prompts_are_read_in_all_their_forms() {
         (json!(["a", "b", "c", "d", "e"]), vec![text("a"), text("b"), text("c")], 5),
         (json!([]), vec![], 0),
     ] {
-        assert_eq!(prompt(value.clone()), Prompt::Items { items, count }, "{value}");
+        assert_eq!(prompt(&value), Prompt::Items { items, count }, "{value}");
     }
     for value in [
         json!(null),
@@ -97,6 +97,6 @@ fn prompts_are_read_in_all_their_forms() {
         json!([4_294_967_296_u64]),
         json!([true]),
     ] {
-        assert!(matches!(prompt(value.clone()), Prompt::Bad(_)), "{value}");
+        assert!(matches!(prompt(&value), Prompt::Bad(_)), "{value}");
     }
 }
