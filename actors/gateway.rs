@@ -20,6 +20,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use config::ids::{NodeId, RequestIds};
 use config::{GatewayConfig, HttpConfig};
@@ -35,6 +36,9 @@ use crate::supervise::{TaskKind, spawn};
 use self::door::{Root, RootArgs};
 use self::models::Models;
 use self::sessions::Sessions;
+
+/// How long to wait for what should end by itself: a response that is being written, an actor that stops.
+const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// Writes the node's figures in Prometheus' text format, for `/metrics`.
 pub type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
@@ -211,15 +215,21 @@ impl Gateway {
         self.shared.sessions.abort_all(&Failure::Unavailable(why.to_owned()));
     }
 
-    /// Stops accepting connections, waits until the last response is written, then stops the actors.
-    pub async fn stop(self) {
+    /// Stops accepting connections, waits until the last response is written, then stops the actors. Connections that
+    /// are still open some seconds after the last request has ended are given up.
+    pub async fn stop(mut self) {
         self.drain();
         // The server task holds a receiver until it has ended; then there is nobody left to tell.
         let _ = self.stop.send(true);
-        // A panic of the server is logged by the task itself.
-        let _ = self.server.await;
+        while tokio::time::timeout(STOP_GRACE, &mut self.server).await.is_err() {
+            if self.sessions() == 0 {
+                tracing::warn!("connections were still open when the gateway stopped");
+                self.server.abort();
+                break;
+            }
+        }
         // Stopping an actor that has stopped is fine.
-        let _ = self.root.stop_and_wait(None, Some(std::time::Duration::from_secs(5))).await;
+        let _ = self.root.stop_and_wait(None, Some(STOP_GRACE)).await;
     }
 }
 

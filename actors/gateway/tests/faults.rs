@@ -251,3 +251,21 @@ async fn connections_are_limited() {
     drop(first);
     assert_eq!(second.await.status, 200);
 }
+
+#[tokio::test]
+async fn stopping_does_not_wait_for_connections_without_a_request() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let rig = rig().await;
+    // One that says nothing, one that has its answer, one that stays in the middle of its request.
+    let _silent = rig.open().await;
+    let mut answered = rig.open().await;
+    answered.write_all(b"GET /liveness HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("alive") {
+        answered.read_buf(&mut seen).await.unwrap();
+    }
+    let mut halfway = rig.open().await;
+    halfway.write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: te").await.unwrap();
+    let super::fixture::Rig { gateway, world: _ } = rig;
+    tokio::time::timeout(std::time::Duration::from_secs(60), gateway.stop()).await.expect("it stops");
+}
