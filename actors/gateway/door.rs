@@ -64,6 +64,8 @@ impl Actor for Root {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             RootMsg::Restart => {
+                // Once more, for one that entered the directory while it was being stopped.
+                state.bury_sessions();
                 open(&state.shared, &myself).await?;
                 // The controller answers with the models that are ready, in case the old door missed one.
                 state.shared.doors.to_controller(ControllerMsg::GatewayJoined(state.shared.node.clone()));
@@ -87,12 +89,16 @@ impl Actor for Root {
         tracing::error!(why, delay_ms = delay.as_millis() as u64, "the gateway's door ended; restarting it");
         metrics::counter!(crate::metrics::RESTARTS, "actor" => "gateway").increment(1);
         // The sessions were the door's children and have died with it.
-        state
-            .shared
-            .sessions
-            .bury_all(&state.shared.doors, &Failure::Unavailable("the gateway was restarted".into()));
+        state.bury_sessions();
         myself.send_after(delay, || RootMsg::Restart);
         Ok(())
+    }
+}
+
+impl RootState {
+    fn bury_sessions(&self) {
+        let failure = Failure::Unavailable("the gateway was restarted".into());
+        self.shared.sessions.bury_all(&self.shared.doors, &failure);
     }
 }
 

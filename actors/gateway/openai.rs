@@ -2,6 +2,18 @@
 //!
 //! Parsing never fails on a field: [`body`] keeps what was there, bounded, and validation then says which field is wrong
 //! and what is allowed. A field that is neither supported nor known to change nothing is refused by name.
+//!
+//! Where OpenAI's documents leave a choice or we differ:
+//! - `model` is required; `default` stands for whichever model is served, and the answer has the real name.
+//! - `max_tokens` over the context window is refused; prompt and `max_tokens` over it together are cut to it, and the
+//!   answer ends with `length`. A chat without a limit may fill the window, a completion gets
+//!   `gateway.default-max-tokens`.
+//! - `max_tokens: 0` in a completion answers with an empty text (the prompt with `echo`) and `length`. The worker draws
+//!   one token all the same, which is neither shown nor counted.
+//! - `text_offset` counts characters of the returned text from its start, the echoed prompt included.
+//! - With several prompts, prompt `i` draws with `seed + i`, and its choices are numbered from `i * n`.
+//! - Beyond OpenAI: `top_k`, `min_p`, `repetition_penalty`, `ignore_eos`, `add_generation_prompt`,
+//!   `continue_final_message`, `priority` and `props` (also as headers `x-prop-NAME`).
 
 pub(crate) mod body;
 pub(crate) mod chat;

@@ -189,7 +189,7 @@ impl Actor for SessionActor {
 
     async fn pre_start(
         &self,
-        myself: ActorRef<SessionMsg>,
+        _myself: ActorRef<SessionMsg>,
         (args, track): Self::Arguments,
     ) -> Result<SessionState, ActorProcessingErr> {
         let SessionArgs { shared, spec, text, stops, discard_output } = args;
@@ -198,9 +198,18 @@ impl Actor for SessionActor {
         let timing = Timing::new(clock::now(), spec.choices());
         let config = SessionConfig { retry_limit: shared.limits.retry_limit, backoff: RETRY_BACKOFF };
         let core = Session::new(spec, config);
-        shared.sessions.insert(myself, Arc::clone(&track));
         let (cached, abort, timer) = (None, None, None);
         Ok(SessionState { shared, core, track, choices, discard_output, cached, abort, timing, timer })
+    }
+
+    async fn post_start(
+        &self,
+        myself: ActorRef<SessionMsg>,
+        state: &mut SessionState,
+    ) -> Result<(), ActorProcessingErr> {
+        // Only now is it linked, so that whoever is in the directory is also cleaned up after.
+        state.shared.sessions.insert(myself, Arc::clone(&state.track));
+        Ok(())
     }
 
     async fn handle(
