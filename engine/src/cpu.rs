@@ -39,6 +39,8 @@ pub mod packed;
 pub mod pool;
 mod scratch;
 pub mod simd;
+#[cfg(test)]
+mod testing;
 
 pub use attention::{SeqRows, attention};
 pub use formats::GgmlType;

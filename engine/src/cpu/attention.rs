@@ -8,7 +8,6 @@
 //!
 //! - Several rows and all heads of a KV group form a tile that reads K and V once.
 //! - Where tiles are few and contexts long (decoding), a tile's segments are shared among threads; the merge runs after.
-#![expect(unsafe_code, reason = "tiles write disjoint parts of the output; kernels read pages by pointer")]
 
 use half::f16;
 
@@ -89,7 +88,6 @@ pub fn attention(
         layer,
         q,
         n_heads,
-        group,
         scale,
         out: SharedMut::new(out),
         partial_values: SharedMut::new(partials.values_mut()),
@@ -176,7 +174,6 @@ struct Call<'a> {
     layer: usize,
     q: &'a [f32],
     n_heads: usize,
-    group: usize,
     scale: f32,
     out: SharedMut<'a, f32>,
     partial_values: SharedMut<'a, f32>,

@@ -2,6 +2,7 @@
 //!
 //! A kernel is written once against [`Simd`] and instantiated per level. Every operation here is one IEEE operation with
 //! one rounding (or exact), so the levels agree bit for bit.
+#![expect(unsafe_code, reason = "loads and stores take pointers")]
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

@@ -299,7 +299,7 @@ impl<T: KvElem> Run<'_, T> {
             for later in pair..pair + together {
                 let visible = tile.visible(later, segment.index);
                 if visible > common {
-                    self.sized_values::<S, 1, 4>(s, segment, later, common..visible, weights, partial);
+                    self.sized_values::<S, 1, 2>(s, segment, later, common..visible, weights, partial);
                 }
             }
             pair += together;
