@@ -9,6 +9,7 @@
 //! In a rendered chat the strings that came with a message must not be cut at: before rendering, a marker character
 //! that occurs nowhere in the chat is put inside them, and it is removed again after cutting.
 
+mod bpe;
 mod bytes;
 mod chat;
 mod chat_input;

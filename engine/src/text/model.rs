@@ -1,10 +1,12 @@
 //! The tokenizer with its byte table, control tokens and chat template.
 
 use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tokenizers::Tokenizer;
 
+use super::bpe::ByteLevelBpe;
 use super::bytes::{Alphabet, TokenBytes};
 use super::chat::{self, Rendered, TemplateTokens};
 use super::detokenize;
@@ -29,6 +31,8 @@ pub struct TextModel {
     tokenizer: Tokenizer,
     /// For text after a control token, where the tokenizer treats the start of a text in another way.
     inner_tokenizer: Option<Tokenizer>,
+    /// Gives the same ids sooner, where the tokenizer is of the common kind.
+    bpe: Option<ByteLevelBpe>,
     table: Arc<TokenBytes>,
     segmenter: Segmenter,
     /// What the tokenizer makes of characters it has no token for; a control token that text may give.
@@ -82,6 +86,7 @@ impl TextModel {
         let unknown = json["model"]["unk_token"].as_str().and_then(|text| tokenizer.token_to_id(text));
         let warnings = descriptor.warnings.iter().cloned().chain(templates.warnings()).collect();
         Ok(Self {
+            bpe: ByteLevelBpe::of(&json),
             tokenizer,
             inner_tokenizer,
             table: Arc::new(table),
@@ -223,23 +228,53 @@ impl TextModel {
     }
 
     fn encode_plain(&self, tokenizer: &Tokenizer, text: &str, ids: &mut Vec<u32>) -> Result<(), TextError> {
-        let encode = |text: &str| {
-            tokenizer.encode_fast(text, false).map_err(|error| TextError::Encode(error.to_string()))
-        };
-        let encoding = encode(text)?;
-        for id in encoding.get_ids() {
-            if self.is_textual(*id) {
-                ids.push(*id);
+        let first = ids.len();
+        self.encode_words(tokenizer, text, ids)?;
+        if ids[first..].iter().all(|id| self.is_textual(*id)) {
+            return Ok(());
+        }
+        // A vocabulary can be such that ordinary merges end in a control token; then its characters go in singly.
+        for id in ids.split_off(first) {
+            if self.is_textual(id) {
+                ids.push(id);
                 continue;
             }
-            // A vocabulary can be such that ordinary merges end in a control token; then its characters go in singly.
-            let text = String::from_utf8_lossy(self.table.get(*id)).into_owned();
-            for char in text.chars() {
-                let encoding = encode(char.encode_utf8(&mut [0; 4]))?;
-                ids.extend(encoding.get_ids().iter().filter(|id| self.is_textual(**id)));
+            for char in String::from_utf8_lossy(self.table.get(id)).chars() {
+                let mut single = Vec::new();
+                self.encode_words(tokenizer, char.encode_utf8(&mut [0; 4]), &mut single)?;
+                ids.extend(single.into_iter().filter(|id| self.is_textual(*id)));
             }
         }
         Ok(())
+    }
+
+    fn encode_words(&self, tokenizer: &Tokenizer, text: &str, ids: &mut Vec<u32>) -> Result<(), TextError> {
+        // The regex engine panics where a text drives it to its backtracking limit; that is the text's fault alone.
+        let encoded = catch_unwind(AssertUnwindSafe(|| match &self.bpe {
+            Some(bpe) => {
+                bpe.encode(text, ids);
+                Ok(())
+            }
+            None => {
+                let encoding = tokenizer
+                    .encode_fast(text, false)
+                    .map_err(|error| TextError::Encode(error.to_string()))?;
+                ids.extend_from_slice(encoding.get_ids());
+                Ok(())
+            }
+        }));
+        encoded.unwrap_or_else(|_| Err(TextError::Encode("its words cannot be found".to_owned())))
+    }
+
+    /// The ids that the `tokenizers` crate gives.
+    #[cfg(test)]
+    pub(super) fn encode_by_crate(&self, text: &str) -> Vec<u32> {
+        self.tokenizer.encode_fast(text, false).unwrap().get_ids().to_vec()
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_fast(&self) -> bool {
+        self.bpe.is_some()
     }
 
     /// Whether ordinary text may give this token.

@@ -89,20 +89,74 @@ fn what_the_default_model_is() {
     assert_eq!(model.token_bytes(1 << 20), b"");
 }
 
+/// The default model's vocabulary with the words of another family.
+fn with_words(pre: &str) -> TextModel {
+    let mut json: serde_json::Value = serde_json::from_str(&smollm().descriptor().tokenizer_json).unwrap();
+    json["pre_tokenizer"] = pre::PreTokenizer::find(pre).unwrap().json();
+    let descriptor = TextDescriptor { tokenizer_json: json.to_string(), ..smollm().descriptor().clone() };
+    TextModel::from_descriptor(descriptor).unwrap()
+}
+
 /// Not a benchmark: the bound is generous, and what it guards against takes minutes.
 #[test]
 fn a_megabyte_of_anything_is_tokenized_without_hanging() {
-    let model = smollm();
-    for unit in
-        [" ", "a", "\n", "1", "!", "é", "字", "\u{0}", "'s", " a", "<|im_start|>", "<", "a ", "\t ", "Ab1! "]
-    {
-        let text = unit.repeat((1 << 20) / unit.len());
-        let start = Instant::now();
-        let ids = model.encode(&text, AllowSpecial::No, true).unwrap();
-        let took = start.elapsed();
-        println!("1 MB of {unit:?}: {} tokens in {took:?}", ids.len());
-        assert!(took < Duration::from_secs(30), "{unit:?} took {took:?}");
-        assert_eq!(model.decode(&ids, false), text);
+    let units = [" ", "a", "\n", "1", "!", "字", "\0", "'s", "<|im_start|>", "Ab1! ", "  \n x"];
+    for (pre, units) in [("smollm", &units[..]), ("llama-bpe", &units[..3]), ("tekken", &units[..3])] {
+        let model = with_words(pre);
+        for unit in units {
+            let text = unit.repeat((1 << 20) / unit.len());
+            let start = Instant::now();
+            let ids = model.encode(&text, AllowSpecial::No, true).unwrap();
+            let took = start.elapsed();
+            println!("{pre}: 1 MB of {unit:?}: {} tokens in {took:?}", ids.len());
+            assert!(took < Duration::from_secs(30), "{pre} {unit:?} took {took:?}");
+            assert!(*unit == "\0" || model.decode(&ids, false) == text);
+        }
+    }
+}
+
+/// 12 MB of spaces before a word take the patterns of this family over the regex engine's backtracking limit.
+#[test]
+fn a_text_that_defeats_the_regex_engine_is_an_error() {
+    let text = " ".repeat(12 << 20) + "x";
+    let refused = with_words("tekken").encode(&text, AllowSpecial::No, true).unwrap_err();
+    assert!(matches!(refused, TextError::Encode(_)), "{refused}");
+}
+
+fn assert_same_as_the_crate(model: &TextModel, text: &str) {
+    assert!(model.is_fast());
+    assert_eq!(model.encode(text, AllowSpecial::No, false).unwrap(), model.encode_by_crate(text), "{text:?}");
+}
+
+#[test]
+fn fast_encoding_gives_the_ids_of_the_crate() {
+    let reference = reference();
+    let texts =
+        reference["texts"].as_array().unwrap().iter().chain(reference["tokenize"].as_array().unwrap());
+    let mut texts: Vec<String> = texts.map(|entry| entry["text"].as_str().unwrap().to_owned()).collect();
+    // Words on both sides of the limit between the two ways of merging.
+    texts.extend(
+        [40, 47, 48, 49, 50, 97, 300]
+            .into_iter()
+            .flat_map(|len| [" ", "a", "ab", "é"].map(|unit| unit.repeat(len))),
+    );
+    texts.push(
+        "0123456789 1 12 123 1234 ½ ٣٤ 日本 I'LL we'Re it's 'tis \u{A0}\u{3000}x\r\n\r\n  y\t\tz   "
+            .to_owned(),
+    );
+    texts.push(include_str!("tests.rs").to_owned());
+    for pre in ["smollm", "llama-bpe", "qwen2", "default", "gpt-2", "smaug-bpe", "tekken"] {
+        let model = with_words(pre);
+        for text in &texts {
+            assert_same_as_the_crate(&model, text);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn fast_encoding_gives_the_ids_of_the_crate_for_any_text(text in "(\\PC|[a-z]{1,9}| |\\s|[0-9]|'s|<\\|im_end\\|>){0,60}") {
+        assert_same_as_the_crate(smollm(), &text);
     }
 }
 
