@@ -162,7 +162,6 @@ impl EngineHost {
     }
 
     /// Queues a command, or gives it back.
-    #[expect(clippy::result_large_err, reason = "the command has to come back to its callback")]
     fn send(&self, command: Command) -> Result<(), (EngineError, Command)> {
         // The lock is held while sending: what is queued before the engine's thread notes its end, it still answers.
         let stopped = self.shared.stopped.lock().unwrap_or_else(PoisonError::into_inner);

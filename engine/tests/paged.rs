@@ -1,8 +1,21 @@
-//! Engine `paged` with real weights: against an independent reference, and against itself in other batches.
+//! Engine `paged`: against an independent reference and an oracle in 64 bits, and against itself in other batches.
 
+// Marked as tests, since helpers here may panic as tests do.
+#[cfg(test)]
 #[path = "paged/common.rs"]
 mod common;
+#[cfg(test)]
 #[path = "paged/invariance.rs"]
 mod invariance;
+#[cfg(test)]
+#[path = "paged/oracle.rs"]
+mod oracle;
+#[cfg(test)]
+#[path = "paged/plans.rs"]
+mod plans;
+#[cfg(test)]
 #[path = "paged/reference.rs"]
 mod reference;
+#[cfg(test)]
+#[path = "paged/tiny.rs"]
+mod tiny;

@@ -234,7 +234,7 @@ fn convert(tensor: &StoredTensor<'_>, target: TensorType, inputs: usize) -> Resu
             TensorType::F32 => out.extend(values.iter().flat_map(|x| x.to_le_bytes())),
             TensorType::F16 => out.extend(values.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes())),
             TensorType::BF16 => {
-                out.extend(values.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()))
+                out.extend(values.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()));
             }
             _ => {
                 let quantised =
