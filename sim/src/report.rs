@@ -34,6 +34,8 @@ pub struct Report {
     pub prefix_hit_rate: f64,
     /// Tokens delivered to clients.
     pub output_tokens: u64,
+    /// Tokens that workers drew. The others were for clients that had left, or lost with a worker.
+    pub drawn_tokens: u64,
     /// Time from the start to the last event, in seconds.
     pub seconds: f64,
     /// Tokens delivered a second.
@@ -89,7 +91,13 @@ impl Percentiles {
 }
 
 impl Report {
-    pub(crate) fn new(seed: u64, records: &BTreeMap<RequestId, Record>, last: Time, trace: Trace) -> Self {
+    pub(crate) fn new(
+        seed: u64,
+        records: &BTreeMap<RequestId, Record>,
+        drawn_tokens: u64,
+        last: Time,
+        trace: Trace,
+    ) -> Self {
         let (mut ttft, mut gaps, mut whole) = (Vec::new(), Vec::new(), Vec::new());
         let (mut finished, mut failed) = (0, BTreeMap::new());
         let (mut prompt_tokens, mut cached_tokens, mut output_tokens) = (0, 0, 0);
@@ -126,6 +134,7 @@ impl Report {
             cached_tokens,
             prefix_hit_rate: cached_tokens as f64 / prompt_tokens.max(1) as f64,
             output_tokens,
+            drawn_tokens,
             seconds,
             output_tokens_per_second: a_second(output_tokens),
             finished_per_second: a_second(finished),
@@ -159,6 +168,7 @@ impl Report {
                 self.output_tokens_per_second, self.finished_per_second
             ),
         );
+        line("tokens", format!("{} delivered, {} drawn", self.output_tokens, self.drawn_tokens));
         line(
             "prefix hits",
             format!(

@@ -263,27 +263,27 @@ impl Lengths {
     }
 }
 
-fn invalid(key: &'static str, value: impl ToString, reason: String) -> SimError {
+fn invalid(key: &'static str, value: &impl ToString, reason: String) -> SimError {
     SimError::Invalid { key, value: value.to_string(), reason }
 }
 
 fn within(key: &'static str, value: u64, low: u64, high: u64) -> Result<(), SimError> {
     match (low..=high).contains(&value) {
         true => Ok(()),
-        false => Err(invalid(key, value, format!("use {low} to {high}"))),
+        false => Err(invalid(key, &value, format!("use {low} to {high}"))),
     }
 }
 
 fn positive(key: &'static str, value: f64) -> Result<(), SimError> {
     match value > 0.0 && value.is_finite() {
         true => Ok(()),
-        false => Err(invalid(key, value, "use a number above 0".into())),
+        false => Err(invalid(key, &value, "use a number above 0".into())),
     }
 }
 
 fn share(key: &'static str, value: f64) -> Result<(), SimError> {
     match (0.0..=1.0).contains(&value) {
         true => Ok(()),
-        false => Err(invalid(key, value, "use 0 to 1".into())),
+        false => Err(invalid(key, &value, "use 0 to 1".into())),
     }
 }

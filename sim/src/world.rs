@@ -46,6 +46,8 @@ pub struct World {
     workers: BTreeMap<WorkerId, Worker>,
     /// Lives that each worker has had.
     lives: Vec<u64>,
+    /// Tokens drawn by workers that lived to say so.
+    drawn: u64,
     trace: Trace,
 }
 
@@ -84,6 +86,7 @@ impl World {
             controller: Controller::new(placement_config(c, scenario.seed)),
             workers: BTreeMap::new(),
             lives: vec![0; c.workers as usize],
+            drawn: 0,
             trace: Trace::default(),
             scenario: scenario.clone(),
         })
@@ -112,7 +115,7 @@ impl World {
         let records = self.gateway.into_records();
         let tokens = |choice: &Vec<(Time, Token)>| choice.iter().map(|&(_, token)| token).collect();
         let answers = records.iter().map(|(id, r)| (*id, r.answers.iter().map(tokens).collect())).collect();
-        Ok(Run { report: Report::new(seed, &records, last, self.trace), answers })
+        Ok(Run { report: Report::new(seed, &records, self.drawn, last, self.trace), answers })
     }
 
     fn apply(&mut self, now: Time, event: Event) -> Result<(), Broken> {
@@ -134,7 +137,10 @@ impl World {
                 (None, WorkerMsg::Cancel(..) | WorkerMsg::CancelChoice(..)) => Ok(()),
             },
             Event::StepDone(id, outcome) => match self.workers.get_mut(&id) {
-                Some(worker) => worker.step_done(now, &outcome, out),
+                Some(worker) => {
+                    self.drawn += outcome.drawn.len() as u64;
+                    worker.step_done(now, &outcome, out)
+                }
                 None => Ok(()),
             },
             Event::Crash(index) => {

@@ -15,7 +15,8 @@ use sim::{Run, Scenario, SimError, run, run_cli, simulate};
 const GOLDEN: &str = "71b50286af1e8e39";
 
 fn small() -> Scenario {
-    Scenario::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/small.toml")).unwrap()
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/small.toml");
+    Scenario::load(&path).expect("the small scenario is one")
 }
 
 /// Without faults, clients that leave, or refusals: every request is answered in full.
@@ -131,6 +132,23 @@ fn limits_turn_requests_away() {
     let report = run(&scenario).unwrap();
     assert_eq!(report.finished + report.failed["overloaded"], scenario.workload.requests);
     assert_eq!(report.finished, 2 * 2 + 5, "two workers with two each, and five that wait");
+}
+
+#[test]
+fn work_for_clients_that_left_stops_within_a_step() {
+    let mut scenario = calm();
+    scenario.workload.leave = 1.0;
+    scenario.workload.patience = Dur::from_millis(300);
+    scenario.workload.output = Lengths::Fixed(300);
+    let report = run(&scenario).unwrap();
+    assert!(report.failed["client-left"] > 90, "{report:?}");
+    // The step that runs when the client leaves, and one more that may start before the message arrives.
+    assert!(report.drawn_tokens <= report.output_tokens + 2 * report.requests, "{report:?}");
+    scenario.workload.leave = 0.0;
+    scenario.workload.deadline = Dur::from_secs(600);
+    let report = run(&scenario).unwrap();
+    assert_eq!(report.finished, report.requests);
+    assert_eq!(report.drawn_tokens, report.output_tokens, "without losses every token is delivered");
 }
 
 #[test]

@@ -60,6 +60,7 @@ impl Session {
     }
 
     /// The worker did not take the request.
+    #[expect(clippy::needless_pass_by_value, reason = "an event, given away like the others")]
     pub fn refused(&mut self, now: Time, attempt: Attempt, reason: Refusal, fx: &mut Vec<SessionEffect>) {
         if !self.is_at_worker(attempt) {
             return;
@@ -157,16 +158,18 @@ impl Session {
         );
     }
 
-    /// The request failed at the worker, alone. It is not tried elsewhere: the same input fails again.
+    /// The request failed at the worker, alone. It is not tried elsewhere: the same input fails again. After the deadline,
+    /// that is why: a worker drops what it did not get to in time.
     pub fn failed_at_worker(
         &mut self,
-        _now: Time,
+        now: Time,
         attempt: Attempt,
         reason: String,
         fx: &mut Vec<SessionEffect>,
     ) {
         if self.is_at_worker(attempt) {
-            self.end(Some(Failure::Engine(reason)), false, fx);
+            let late = now >= self.spec.deadline;
+            self.end(Some(if late { Failure::Deadline } else { Failure::Engine(reason) }), false, fx);
         }
     }
 

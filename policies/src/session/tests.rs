@@ -191,7 +191,8 @@ fn refusals_that_pass_elsewhere_are_tried_elsewhere_and_others_are_not() {
 
 #[test]
 fn rejections_become_failures_and_release_nothing() {
-    let cases: [(Rejection, fn(&Failure) -> bool); 5] = [
+    type Right = fn(&Failure) -> bool;
+    let cases: [(Rejection, Right); 5] = [
         (Rejection::UnknownModel("x".into()), |f| *f == Failure::UnknownModel("x".into())),
         (Rejection::NoWorker("x".into()), |f| matches!(f, Failure::Unavailable(_))),
         (Rejection::QueueFull { queued: 1 }, |f| matches!(f, Failure::Overloaded(_))),
@@ -286,6 +287,20 @@ fn lost_messages_are_fetched_again_not_skipped() {
     fx.clear();
     s.done(T, Attempt(0), Usage::default(), &mut fx);
     assert_eq!(names(&fx), ["release/0", "place/1"], "ended without its tokens");
+}
+
+#[test]
+fn failures_at_the_worker_end_the_request() {
+    for (late, want) in [(false, Failure::Engine("bad".into())), (true, Failure::Deadline)] {
+        let mut s = submitted(1, 2, 3);
+        let mut fx = Vec::new();
+        s.failed_at_worker(T, Attempt(1), "another attempt".into(), &mut fx);
+        assert!(fx.is_empty());
+        let now = if late { s.spec().deadline } else { T };
+        s.failed_at_worker(now, Attempt(0), "bad".into(), &mut fx);
+        assert_eq!(names(&fx), ["release/0".to_string(), format!("failed/{want:?}")]);
+        s.check().unwrap();
+    }
 }
 
 #[test]
