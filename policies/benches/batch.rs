@@ -1,6 +1,5 @@
 //! One step of the scheduler, plan and completion, with 256 sequences running and 10,000 requests waiting.
 
-use std::hint::black_box;
 use std::sync::Arc;
 
 use config::ids::{Attempt, RequestId};
@@ -102,11 +101,11 @@ fn steps(c: &mut Criterion) {
         "{:?}",
         load.batch.load()
     );
-    c.bench_function("step/256 running, 10000 waiting", |b| b.iter(|| black_box(load.step())));
+    c.bench_function("step/256 running, 10000 waiting", |b| b.iter(|| load.step()));
 
     // The pages are full, the next request does not fit, and half of its long prompt is cached.
     let mut load = Load::new(12_000, 2048, 1024, 256);
-    c.bench_function("step/full pages, long shared prefix", |b| b.iter(|| black_box(load.step())));
+    c.bench_function("step/full pages, long shared prefix", |b| b.iter(|| load.step()));
     assert!(load.batch.load().waiting >= 9_000, "{:?}", load.batch.load());
 }
 
