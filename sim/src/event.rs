@@ -14,6 +14,10 @@ pub enum Event {
     Crash(u32),
     /// A worker starts.
     Start(u32),
+    /// A worker that lives is taken for dead.
+    FalseAlarm(u32),
+    /// A worker that was taken for dead is seen again.
+    Rejoin(u32),
     /// A message reaches the gateway.
     Gateway(GatewayMsg),
     /// A message reaches the controller.
@@ -78,7 +82,7 @@ impl Event {
     #[must_use]
     pub const fn class(&self) -> u8 {
         match self {
-            Self::Crash(_) | Self::Start(_) => 0,
+            Self::Crash(_) | Self::Start(_) | Self::FalseAlarm(_) | Self::Rejoin(_) => 0,
             Self::Gateway(_) | Self::Controller(_) | Self::Worker(..) => 1,
             Self::StepDone(..) => 2,
             Self::Arrive(_) | Self::Leave(_) => 3,

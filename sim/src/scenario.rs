@@ -119,16 +119,31 @@ pub struct Cluster {
     pub detect: Dur,
 }
 
-/// A worker that dies.
+/// Something that happens to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Fault {
     /// When.
-    pub crash_at: Dur,
+    pub at: Dur,
     /// Which one, from 0.
     pub worker: u32,
-    /// After how long it is back, empty; never where this is left out.
-    pub restart_after: Option<Dur>,
+    /// What; a crash where this is left out.
+    #[serde(default)]
+    pub kind: FaultKind,
+    /// After how long it is back; never where this is left out.
+    pub back_after: Option<Dur>,
+}
+
+/// What happens to a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FaultKind {
+    /// It dies, and is noticed after [`Cluster::detect`]. It comes back empty, as another life.
+    #[default]
+    Crash,
+    /// The controller takes it for dead, and it lives: what runs there runs on until it is told to stop. It comes back as
+    /// it is.
+    FalseAlarm,
 }
 
 impl Default for Scenario {

@@ -37,6 +37,8 @@ impl Trace {
         match event {
             Event::Crash(worker) => self.all([1, (*worker).into()]),
             Event::Start(worker) => self.all([2, (*worker).into()]),
+            Event::FalseAlarm(worker) => self.all([8, (*worker).into()]),
+            Event::Rejoin(worker) => self.all([9, (*worker).into()]),
             Event::Gateway(message) => self.gateway(message),
             Event::Controller(message) => self.controller(message),
             Event::Worker(worker, message) => {

@@ -20,7 +20,7 @@ use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
 use crate::node::{Controller, Gateway, Worker};
 use crate::queue::Queue;
 use crate::report::Report;
-use crate::scenario::{Cluster, Scenario};
+use crate::scenario::{Cluster, FaultKind, Scenario};
 use crate::trace::Trace;
 use crate::workload::{self, Arrival, END, MODEL};
 
@@ -61,10 +61,14 @@ impl World {
         let mut queue = Queue::default();
         (0..c.workers).for_each(|w| queue.push(Time::ZERO, Event::Start(w)));
         for fault in &scenario.faults {
-            let at = Time::ZERO + Span::from(fault.crash_at.get());
-            queue.push(at, Event::Crash(fault.worker));
-            if let Some(after) = fault.restart_after {
-                queue.push(at + Span::from(after.get()), Event::Start(fault.worker));
+            let at = Time::ZERO + Span::from(fault.at.get());
+            let (gone, back) = match fault.kind {
+                FaultKind::Crash => (Event::Crash(fault.worker), Event::Start(fault.worker)),
+                FaultKind::FalseAlarm => (Event::FalseAlarm(fault.worker), Event::Rejoin(fault.worker)),
+            };
+            queue.push(at, gone);
+            if let Some(after) = fault.back_after {
+                queue.push(at + Span::from(after.get()), back);
             }
         }
         let arrivals = workload::arrivals(scenario);
@@ -119,7 +123,7 @@ impl World {
     }
 
     fn apply(&mut self, now: Time, event: Event) -> Result<(), Broken> {
-        let out = &mut self.out;
+        let (out, lives) = (&mut self.out, &self.lives);
         match event {
             Event::Arrive(index) => self.gateway.arrive(now, self.arrivals[index].spec.clone(), out),
             Event::Leave(id) => self.gateway.leave(now, id, out),
@@ -144,7 +148,7 @@ impl World {
                 None => Ok(()),
             },
             Event::Crash(index) => {
-                let id = worker_id(index, self.lives[index as usize]);
+                let id = life(lives, index);
                 if self.workers.remove(&id).is_some() {
                     let detect = self.scenario.cluster.detect.get().into();
                     out.after(detect, Event::Controller(ControllerMsg::Left(id)));
@@ -155,17 +159,25 @@ impl World {
                 self.start(index);
                 Ok(())
             }
+            Event::FalseAlarm(index) => {
+                out.send(Event::Controller(ControllerMsg::Left(life(lives, index))));
+                Ok(())
+            }
+            Event::Rejoin(index) => {
+                let id = life(lives, index);
+                self.join(id);
+                Ok(())
+            }
         }
     }
 
     fn start(&mut self, index: u32) {
         let c = &self.scenario.cluster;
-        let life = &mut self.lives[index as usize];
-        if self.workers.contains_key(&worker_id(index, *life)) {
+        if self.workers.contains_key(&life(&self.lives, index)) {
             return;
         }
-        *life += 1;
-        let id = worker_id(index, *life);
+        self.lives[index as usize] += 1;
+        let id = life(&self.lives, index);
         let config = BatchConfig {
             max_batch_tokens: c.max_batch_tokens,
             max_running: c.max_running,
@@ -181,14 +193,21 @@ impl World {
         };
         let mean = self.scenario.workload.end_every;
         let model = FakeModel { end: (mean > 0).then_some((END, mean)) };
-        let info = WorkerInfo {
-            id: id.clone(),
-            models: vec![MODEL.into()],
-            max_context: config.window(),
-            max_requests: c.max_requests,
-        };
-        self.workers.insert(id.clone(), Worker::new(id, config, model, self.cost));
-        self.out.send(Event::Controller(ControllerMsg::Joined(info)));
+        self.workers.insert(id.clone(), Worker::new(id.clone(), config, model, self.cost));
+        self.join(id);
+    }
+
+    /// A worker that lives tells the controller what it offers.
+    fn join(&mut self, id: WorkerId) {
+        if let Some(worker) = self.workers.get(&id) {
+            let info = WorkerInfo {
+                id,
+                models: vec![MODEL.into()],
+                max_context: worker.core().config().window(),
+                max_requests: self.scenario.cluster.max_requests,
+            };
+            self.out.send(Event::Controller(ControllerMsg::Joined(info)));
+        }
     }
 
     /// The leak check: whatever happened, nothing is held anywhere when it is over.
@@ -224,9 +243,10 @@ impl World {
     }
 }
 
-fn worker_id(index: u32, life: u64) -> WorkerId {
+/// The latest life of a worker.
+fn life(lives: &[u64], index: u32) -> WorkerId {
     // Padded, so that names sort by number.
-    WorkerId::new(format!("w{index:05}").into(), life)
+    WorkerId::new(format!("w{index:05}").into(), lives[index as usize])
 }
 
 fn placement_config(cluster: &Cluster, seed: u64) -> PlacementConfig {

@@ -6,7 +6,7 @@ use std::path::Path;
 use config::{Dur, SimArgs};
 use policies::cost::fake::FakeModel;
 use proptest::prelude::*;
-use sim::scenario::{Fault, Lengths};
+use sim::scenario::{Fault, FaultKind, Lengths};
 use sim::workload::{END, arrivals};
 use sim::{Run, Scenario, SimError, run, run_cli, simulate};
 
@@ -82,9 +82,10 @@ fn a_crash_changes_no_token() {
         // while no worker is there.
         for (worker, at, back) in [(0, 2000, 700), (1, 3500, 700), (0, 6000, 240), (1, 6100, 240)] {
             crashed.faults.push(Fault {
-                crash_at: Dur::from_millis(at),
+                at: Dur::from_millis(at),
                 worker,
-                restart_after: Some(Dur::from_millis(back)),
+                kind: FaultKind::Crash,
+                back_after: Some(Dur::from_millis(back)),
             });
         }
         let (a, b) = (simulate(&undisturbed).unwrap(), simulate(&crashed).unwrap());
@@ -94,6 +95,30 @@ fn a_crash_changes_no_token() {
         resumed += b.report.retries;
     }
     assert!(resumed > 50, "the crashes hit nothing: {resumed} placed again");
+}
+
+#[test]
+fn a_false_alarm_moves_requests_and_changes_no_token() {
+    let mut moved = 0;
+    for seed in 0..10 {
+        let undisturbed = Scenario { seed, ..calm() };
+        let mut alarmed = undisturbed.clone();
+        for (worker, at) in [(0, 2000), (1, 3000), (0, 5000), (1, 7000)] {
+            alarmed.faults.push(Fault {
+                at: Dur::from_millis(at),
+                worker,
+                kind: FaultKind::FalseAlarm,
+                back_after: Some(Dur::from_millis(500)),
+            });
+        }
+        let (a, b) = (simulate(&undisturbed).unwrap(), simulate(&alarmed).unwrap());
+        assert_eq!(b.report.finished, alarmed.workload.requests, "{:?}", b.report);
+        assert_eq!(a.answers, b.answers, "seed {seed}");
+        // What ran on at the worker until it was told to stop.
+        assert!(b.report.drawn_tokens <= b.report.output_tokens + 2 * b.report.retries, "{:?}", b.report);
+        moved += b.report.retries;
+    }
+    assert!(moved > 50, "the alarms hit nothing: {moved} placed again");
 }
 
 #[test]
@@ -114,8 +139,9 @@ fn several_choices_and_end_tokens_survive_crashes_too() {
 fn a_cluster_that_is_gone_fails_its_requests() {
     let mut scenario = calm();
     scenario.cluster.queue_timeout = Dur::from_secs(5);
-    scenario.faults =
-        (0..2).map(|worker| Fault { crash_at: Dur::from_secs(4), worker, restart_after: None }).collect();
+    scenario.faults = (0..2)
+        .map(|worker| Fault { at: Dur::from_secs(4), worker, kind: FaultKind::Crash, back_after: None })
+        .collect();
     let run = simulate(&scenario).unwrap();
     let why: Vec<&str> = run.report.failed.keys().copied().collect();
     assert_eq!(why, ["overloaded", "unavailable"], "those that wait time out, new ones are told at once");
@@ -196,8 +222,8 @@ fn malformed_scenarios_are_refused_with_the_key() {
         ("[cluster]\nworkers = 0", "cluster.workers"),
         ("model = \"gpt-9\"", "llama-3.1-8b"),
         ("hardware = \"abacus\"", "h100"),
-        ("[[fault]]\ncrash-at = \"1s\"\nworker = 2", "fault.worker"),
-        ("[[fault]]\ncrash-at = 1\nworker = 0", "crash-at"),
+        ("[[fault]]\nat = \"1s\"\nworker = 2", "fault.worker"),
+        ("[[fault]]\nat = 1\nworker = 0", "at"),
     ];
     for (text, part) in cases {
         let error = Scenario::from_toml(text, "test").and_then(|s| run(&s)).unwrap_err();
@@ -244,7 +270,7 @@ prop_compose! {
         (max_batch_tokens, max_running, max_waiting) in (1_u32..100, 1_u32..12, 1_u32..8),
         (max_requests, queue_limit, retry_limit) in (1_u32..8, 0_u32..12, 0_u32..4),
         (prefix_cache, power) in (any::<bool>(), any::<bool>()),
-        faults in prop::collection::vec((0_u64..3000, 0_u32..4, prop::option::of(0_u64..1500)), 0..6),
+        faults in prop::collection::vec((0_u64..3000, 0_u32..4, prop::option::of(0_u64..1500), any::<bool>()), 0..6),
     ) -> Scenario {
         let mut s = Scenario { seed, ..small() };
         s.workload.requests = requests;
@@ -263,10 +289,11 @@ prop_compose! {
         (c.max_requests, c.queue_limit, c.retry_limit) = (max_requests, queue_limit, retry_limit);
         c.prefix_cache = prefix_cache;
         c.choice = if power { config::Choice::PowerOfTwo } else { config::Choice::LeastLoaded };
-        let fault = |(at, worker, back): (u64, u32, Option<u64>)| Fault {
-            crash_at: Dur::from_millis(at),
+        let fault = |(at, worker, back, dies): (u64, u32, Option<u64>, bool)| Fault {
+            at: Dur::from_millis(at),
             worker: worker % workers,
-            restart_after: back.map(Dur::from_millis),
+            kind: if dies { FaultKind::Crash } else { FaultKind::FalseAlarm },
+            back_after: back.map(Dur::from_millis),
         };
         s.faults = faults.into_iter().map(fault).collect();
         s

@@ -121,7 +121,7 @@ fn the_scheduler_changes_no_token() {
 
 fn serve(seed: u64) -> u64 {
     let mut rng = Rng::new(seed);
-    let end = (seed % 3 == 0).then_some(12);
+    let end = seed.is_multiple_of(3).then_some(12);
     let options = options(24, end);
     let mut engine = FakeEngine::new(options);
     let config = BatchConfig {
