@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::time::SystemTime;
 
-use minijinja::value::{Kwargs, Value};
+use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind};
 
 use super::clock::strftime;
@@ -72,6 +72,10 @@ fn compile(source: &str) -> Result<Environment<'static>, String> {
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.add_filter("tojson", to_json);
+    // minijinja iterates over none as over nothing; templates ask in order to know whether there is a list.
+    environment.add_test("iterable", |value: &Value| {
+        matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::String)
+    });
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         let raised = Raised(message.clone());
         Err(Error::new(ErrorKind::InvalidOperation, message).with_source(raised))

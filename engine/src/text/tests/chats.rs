@@ -149,6 +149,10 @@ fn templates_have_what_they_expect() {
             "1",
         ),
         ("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}", "hi"),
+        (
+            "{% if tools is iterable or x is iterable %}?{% endif %}{% if messages is iterable %}!{% endif %}",
+            "!",
+        ),
         ("{% macro f(x) %}[{{ x }}]{% endmacro %}{{ f(messages[0].content) }}", "[hi]"),
     ] {
         assert_eq!(render(source).as_deref(), Ok(expected), "{source}");
