@@ -19,14 +19,20 @@
 //! **Queue.** mistral.rs can neither refuse nor cancel what waits in its scheduler, so no more than `max_running`
 //! sequences are given to it and the others wait here ([`queue`]).
 //!
+//! **One at a time on CPU.** mistral.rs 0.8.1 batches sequences of equal length, and on CPU such a batch gives wrong
+//! results: the scratch memory of its attention kernel for single queries (`flash_attn_cpu_single_q`) has no room for
+//! more than one row, so all rows of a decode step get the attention of the last one. Measured: with two prompts of 24
+//! tokens, the first decode step of one has another top token and log-probabilities off by more than 1; alone, and with
+//! identical prompts, it is right. So on CPU mistral.rs holds one sequence at a time, whatever `max_running` says.
+//!
 //! **What is off, and why.** Its prefix cache: without paged attention, entries are shared with the sequences that reuse
 //! them and written in place, on CPU nothing is ever evicted, and penalties would see only the part of the prompt that
 //! is not cached. Paged attention on CPU: it does not exist there. Its start-up dummy run, interval logger and progress
 //! bars.
 //!
-//! **What differs from `paged`.** The results depend on the batch in the last bits (its kernels are not row-invariant),
-//! sequences share a step only where their lengths are equal, `cached_tokens` is always 0, and log-probabilities of a
-//! prompt are computed in a pass of their own, during which nothing else runs.
+//! **What differs from `paged`.** Requests do not share steps on CPU, and elsewhere only where their lengths are equal;
+//! `cached_tokens` is always 0; log-probabilities of a prompt are computed in a pass of their own, during which nothing
+//! else runs.
 
 mod loader;
 mod prompt;
@@ -66,7 +72,7 @@ pub struct WholeOptions {
     /// the first engine of a process decides, and the environment variable `RAYON_NUM_THREADS` set to the same number
     /// also keeps candle from cutting its work into more pieces than there are threads.
     pub threads: usize,
-    /// Sequences in mistral.rs at once; at least 1.
+    /// Sequences in mistral.rs at once; at least 1, and on CPU always 1.
     pub max_running: u32,
     /// Sequences that wait; the next request is refused.
     pub max_waiting: u32,
@@ -100,7 +106,8 @@ impl WholeEngine {
     pub fn start(options: &WholeOptions) -> Result<(Self, ModelCard), EngineError> {
         let loaded = loader::load(options)?;
         let limits = queue::Limits {
-            max_running: options.max_running.max(1) as usize,
+            // See "One at a time on CPU" above.
+            max_running: if loaded.cpu { 1 } else { options.max_running.max(1) as usize },
             max_waiting: options.max_waiting as usize,
             window: loaded.card.max_context,
             vocab: loaded.card.vocab,

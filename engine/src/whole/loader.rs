@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device};
 use mistralrs_core::{
-    AdapterPaths, DefaultSchedulerMethod, DeviceMapSetting, GGUFLoaderBuilder, GGUFSpecificConfig, IsqOrganization, Loader,
-    LocalModelPaths, MistralRs, MistralRsBuilder, ModelDType, ModelPaths, NormalLoaderBuilder, NormalSpecificConfig,
-    SchedulerConfig, TryIntoDType,
+    AdapterPaths, DefaultSchedulerMethod, DeviceMapSetting, GGUFLoaderBuilder, GGUFSpecificConfig,
+    IsqOrganization, Loader, LocalModelPaths, MistralRs, MistralRsBuilder, ModelDType, ModelPaths,
+    NormalLoaderBuilder, NormalSpecificConfig, SchedulerConfig, TryIntoDType,
 };
 use policies::kv::Fingerprint;
 use policies::request::Token;
@@ -29,14 +29,18 @@ pub(super) struct Loaded {
     pub(super) card: ModelCard,
     /// A token of ASCII text.
     pub(super) filler: Token,
+    /// It computes on the CPU.
+    pub(super) cpu: bool,
 }
 
 /// Loads on a thread of its own: mistral.rs panics on some malformed files, and its asynchronous start must not run
 /// within the caller's runtime.
 pub(super) fn load(options: &WholeOptions) -> Result<Loaded, EngineError> {
     let options = options.clone();
-    let thread = std::thread::Builder::new().name("mistralrs-load".to_owned()).spawn(move || load_here(&options));
-    let thread = thread.map_err(|e| EngineError::Load(format!("cannot start a thread to load the model: {e}")))?;
+    let thread =
+        std::thread::Builder::new().name("mistralrs-load".to_owned()).spawn(move || load_here(&options));
+    let thread =
+        thread.map_err(|e| EngineError::Load(format!("cannot start a thread to load the model: {e}")))?;
     thread.join().unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
@@ -83,7 +87,7 @@ fn load_here(options: &WholeOptions) -> Result<Loaded, EngineError> {
         vocab,
     };
     tracing::info!(model = card.name, description = card.description, max_context, "mistral.rs is ready");
-    Ok(Loaded { engine, card, filler })
+    Ok(Loaded { engine, card, filler, cpu: device.is_cpu() })
 }
 
 /// A model's files, as mistral.rs and our text handling want them.
@@ -138,7 +142,9 @@ impl Source {
         }
         weights.sort();
         if weights.is_empty() {
-            return Err(load(&"no *.safetensors here; a Hugging Face directory holds config.json, tokenizer.json and weights"));
+            return Err(load(
+                &"no *.safetensors here; a Hugging Face directory holds config.json, tokenizer.json and weights",
+            ));
         }
         let there = |name: &str| Some(dir.join(name)).filter(|p| p.is_file());
         let loader = NormalLoaderBuilder::new(
@@ -202,7 +208,9 @@ fn device(wanted: config::engine::Device) -> Result<Device, EngineError> {
         config::engine::Device::Cpu => Ok(Device::Cpu),
         config::engine::Device::Auto => Ok(Device::cuda_if_available(0).unwrap_or(Device::Cpu)),
         config::engine::Device::Cuda => Device::new_cuda(0).map_err(|e| {
-            EngineError::Load(format!("engine.device = \"cuda\", but no GPU can be used: {e}; use `auto` or `cpu`"))
+            EngineError::Load(format!(
+                "engine.device = \"cuda\", but no GPU can be used: {e}; use `auto` or `cpu`"
+            ))
         }),
     }
 }

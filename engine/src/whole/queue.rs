@@ -90,7 +90,10 @@ impl std::fmt::Debug for Entry {
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Queue").field("limits", &self.limits).field("load", &self.load()).finish_non_exhaustive()
+        f.debug_struct("Queue")
+            .field("limits", &self.limits)
+            .field("load", &self.load())
+            .finish_non_exhaustive()
     }
 }
 
@@ -299,7 +302,8 @@ impl Queue {
             state.last_id += 1;
             let id = state.last_id;
             let (responses, receiver) = mpsc::channel(RESPONSES);
-            let stream = Arc::new(Stream::new(id, pass, spec.clone(), sink, self.me.clone(), self.limits, receiver));
+            let stream =
+                Arc::new(Stream::new(id, pass, spec.clone(), sink, self.me.clone(), self.limits, receiver));
             state.live.insert(id, stream.clone());
             return Some(Request::Normal(Box::new(request(id, pass, &spec, responses, stream))));
         }
@@ -349,7 +353,10 @@ impl Queue {
 
 /// The choices that go on, in order.
 fn choices((request, attempt): (RequestId, Attempt), open: &[bool]) -> impl Iterator<Item = Pass> {
-    (0..).zip(open).filter(|(_, open)| **open).map(move |(choice, _)| Pass::Choice(SeqKey { request, attempt, choice }))
+    (0..)
+        .zip(open)
+        .filter(|(_, open)| **open)
+        .map(move |(choice, _)| Pass::Choice(SeqKey { request, attempt, choice }))
 }
 
 /// How many more tokens a choice with this output may have.

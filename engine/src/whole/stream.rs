@@ -168,7 +168,8 @@ impl Stream {
         let spec = &*self.spec;
         let position = spec.prompt.len() + inner.output.len();
         if context != position {
-            let reason = format!("mistral.rs is at token {context} of the sequence and should be at {position}");
+            let reason =
+                format!("mistral.rs is at token {context} of the sequence and should be at {position}");
             return Step::Fault(reason);
         }
         let row = match logits.to_vec1::<f32>() {
