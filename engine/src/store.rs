@@ -31,6 +31,7 @@ const PARTIAL: &str = "partial";
 #[derive(Debug, Clone)]
 pub struct ModelStore {
     dir: PathBuf,
+    hub: Option<String>,
 }
 
 /// Model files on this machine.
@@ -63,7 +64,14 @@ impl ModelFiles {
 impl ModelStore {
     /// A store in `dir`, which is created when first written to.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into() }
+        Self { dir: dir.into(), hub: None }
+    }
+
+    /// Asks this hub (`http://HOST`, a mirror) in place of `HF_ENDPOINT` or the public one.
+    #[must_use]
+    pub fn with_hub(mut self, endpoint: &str) -> Self {
+        self.hub = Some(endpoint.to_owned());
+        self
     }
 
     /// The directory.
@@ -198,7 +206,15 @@ impl ModelStore {
                 (vec![name], false)
             }
             Location::Hf { repo, file, revision } => {
-                let names = hub::fetch(source, repo, file.as_deref(), revision.as_deref(), &work, &files)?;
+                let names = hub::fetch(
+                    source,
+                    self.hub.as_deref(),
+                    repo,
+                    file.as_deref(),
+                    revision.as_deref(),
+                    &work,
+                    &files,
+                )?;
                 (names, file.is_none())
             }
         };
@@ -263,8 +279,8 @@ fn local_files(source: &ModelSource, path: &Path) -> Result<ModelFiles, StoreErr
         }
         return Ok(ModelFiles::HfDir(path.to_owned()));
     }
-    let parts =
-        expand_parts(path).map_err(|error| StoreError::Files { model: source.to_string(), source: error })?;
+    let parts = expand_parts(path)
+        .map_err(|error| StoreError::Files { model: source.to_string(), source: Box::new(error) })?;
     let first = parts.into_iter().next().unwrap_or_else(|| path.to_owned());
     if let Some(expected) = source.sha256 {
         let (_, actual) = manifest::digest(&first).map_err(StoreError::io(source, &first))?;

@@ -40,7 +40,7 @@ impl PartName {
 pub fn expand_parts(path: &Path) -> Result<Vec<PathBuf>, GgufError> {
     let path = without_trailing_slash(path);
     if path.is_dir() {
-        return one_model(gguf_files(&path, "*.gguf")?, &path);
+        return one_model(&gguf_files(&path, "*.gguf")?, &path);
     }
     if !path.exists()
         && let Some(pattern) = path.file_name().and_then(|name| name.to_str())
@@ -50,7 +50,7 @@ pub fn expand_parts(path: &Path) -> Result<Vec<PathBuf>, GgufError> {
             Some(parent) if parent != Path::new("") => parent,
             _ => Path::new("."),
         };
-        return one_model(gguf_files(parent, pattern)?, &path);
+        return one_model(&gguf_files(parent, pattern)?, &path);
     }
     // A link may have any name; the parts lie beside what it points to.
     let named = match PartName::parse(&path) {
@@ -60,7 +60,7 @@ pub fn expand_parts(path: &Path) -> Result<Vec<PathBuf>, GgufError> {
         }
     };
     match named {
-        None => exists(path.clone()).map(|path| vec![path]),
+        None => exists(path).map(|path| vec![path]),
         Some((name, path)) => (1..=name.count)
             .map(|number| {
                 let part = path.with_file_name(name.sibling(number));
@@ -116,7 +116,7 @@ fn gguf_files(dir: &Path, pattern: &str) -> Result<Vec<PathBuf>, GgufError> {
 }
 
 /// Checks that the files found are exactly one model, and adds the parts that a glob left out.
-fn one_model(files: Vec<PathBuf>, asked: &Path) -> Result<Vec<PathBuf>, GgufError> {
+fn one_model(files: &[PathBuf], asked: &Path) -> Result<Vec<PathBuf>, GgufError> {
     let Some(first) = files.first() else {
         let source = std::io::Error::new(std::io::ErrorKind::NotFound, "no GGUF file is there or matches");
         return Err(GgufError::Io { path: asked.to_owned(), source });

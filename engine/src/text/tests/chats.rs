@@ -13,7 +13,7 @@ fn ending(end: ChatEnd) -> ChatOptions {
 
 fn with_template(source: &str) -> TextModel {
     let model = model_of(&tiny().string("tokenizer.chat_template", source)).unwrap();
-    assert_eq!(model.warnings(), [String::new(); 0]);
+    assert_eq!(model.warnings(), &[] as &[String]);
     model
 }
 
@@ -194,7 +194,7 @@ fn absent_and_broken_templates_spare_completions() {
         TextModel::from_descriptor(broken.descriptor().clone().with_chat_template("{{ messages|length }}"));
     let mended = mended.unwrap();
     assert_eq!(mended.render_chat(&[user("a")], &options()).as_deref(), Ok("1"));
-    assert_eq!(mended.warnings(), [String::new(); 0]);
+    assert_eq!(mended.warnings(), &[] as &[String]);
 }
 
 #[test]
