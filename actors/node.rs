@@ -286,7 +286,7 @@ impl NodeState {
     fn restart_later(&mut self, myself: &ActorRef<NodeMsg>, role: Role) {
         metrics::counter!(crate::metrics::RESTARTS, "actor" => role.as_str()).increment(1);
         if let Some(child) = self.children.iter_mut().find(|c| c.role == role) {
-            myself.send_after(child.backoff.next_delay(), move || NodeMsg::Restart(role));
+            myself.send_after(child.backoff.next_delay(std::time::Instant::now()), move || NodeMsg::Restart(role));
         }
     }
 

@@ -2,7 +2,7 @@
 //! restart rule.
 
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 use tracing::{Instrument, error, info_span};
@@ -55,7 +55,7 @@ pub struct Backoff {
     longest: Duration,
     reset: Duration,
     next: Duration,
-    last: Option<tokio::time::Instant>,
+    last: Option<Instant>,
 }
 
 impl Default for Backoff {
@@ -71,9 +71,8 @@ impl Backoff {
         Self { first, longest, reset, next: first, last: None }
     }
 
-    /// How long to wait before the next restart.
-    pub fn next_delay(&mut self) -> Duration {
-        let now = tokio::time::Instant::now();
+    /// How long to wait before the next restart, after a failure seen at `now`.
+    pub fn next_delay(&mut self, now: Instant) -> Duration {
         if self.last.is_some_and(|last| now.duration_since(last) > self.reset) {
             self.next = self.first;
         }
@@ -88,15 +87,16 @@ impl Backoff {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn backoff_doubles_to_its_limit_and_starts_over_after_a_quiet_time() {
+    #[test]
+    fn backoff_doubles_to_its_limit_and_starts_over_after_a_quiet_time() {
         let mut backoff =
             Backoff::new(Duration::from_millis(50), Duration::from_millis(150), Duration::from_secs(1));
-        assert_eq!(backoff.next_delay().as_millis(), 50);
-        assert_eq!(backoff.next_delay().as_millis(), 100);
-        assert_eq!(backoff.next_delay().as_millis(), 150);
-        assert_eq!(backoff.next_delay().as_millis(), 150);
-        tokio::time::advance(Duration::from_secs(2)).await;
-        assert_eq!(backoff.next_delay().as_millis(), 50);
+        let start = Instant::now();
+        let after = |ms| start + Duration::from_millis(ms);
+        assert_eq!(backoff.next_delay(after(0)).as_millis(), 50);
+        assert_eq!(backoff.next_delay(after(10)).as_millis(), 100);
+        assert_eq!(backoff.next_delay(after(20)).as_millis(), 150);
+        assert_eq!(backoff.next_delay(after(30)).as_millis(), 150);
+        assert_eq!(backoff.next_delay(after(2000)).as_millis(), 50);
     }
 }

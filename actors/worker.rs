@@ -318,7 +318,7 @@ impl WorkerState {
     }
 
     fn retry(&mut self, myself: &ActorRef<Msg>, reason: &str) {
-        let delay = self.backoff.next_delay();
+        let delay = self.backoff.next_delay(std::time::Instant::now());
         error!(reason, retry_in = ?delay, "the engine is lost; loading it again");
         metrics::counter!(crate::metrics::RESTARTS, "actor" => "scheduler").increment(1);
         self.restarts += 1;

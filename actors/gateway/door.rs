@@ -85,7 +85,7 @@ impl Actor for Root {
             SupervisionEvent::ActorTerminated(_, _, why) => why.unwrap_or_else(|| "stopped".into()),
             SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => return Ok(()),
         };
-        let delay = state.backoff.next_delay();
+        let delay = state.backoff.next_delay(std::time::Instant::now());
         tracing::error!(why, delay_ms = delay.as_millis() as u64, "the gateway's door ended; restarting it");
         metrics::counter!(crate::metrics::RESTARTS, "actor" => "gateway").increment(1);
         // The sessions were the door's children and have died with it.

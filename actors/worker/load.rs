@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use config::{Config, EngineKind};
+use config::{Config, EngineKind, HttpConfig};
 use engine::fake::{FakeEngine, FakeOptions, fake_card};
-use engine::paged::{PagedEngine, PagedOptions};
+use engine::paged::{LoadOptions, PagedEngine};
 use engine::store::ModelFiles;
 use engine::whole::{WholeEngine, WholeOptions};
 use engine::{Engine, EngineError, ModelCard};
@@ -76,7 +76,7 @@ pub fn load(config: &Config) -> Result<Loaded, EngineError> {
     for warning in &loaded.card.text.warnings {
         warn!(model = loaded.card.name, "{warning}");
     }
-    let needed = config.http.body_limit_for(loaded.card.max_context as usize);
+    let needed = HttpConfig::body_limit_for(loaded.card.max_context as usize);
     if config.http.body_limit < needed {
         warn!(
             body_limit = %config.http.body_limit, needed = %needed,
@@ -93,20 +93,13 @@ fn fake(config: &Config) -> Loaded {
 }
 
 fn paged(config: &Config) -> Result<Loaded, EngineError> {
-    let options = PagedOptions {
-        name: served_name(config),
-        files: fetch(config)?,
-        device: config.engine.device,
-        threads: config.engine.threads,
-        kv_dtype: config.engine.kv_dtype,
-        page_tokens: saturating(config.engine.page_tokens),
-        kv_pages: config.engine.kv_pages,
-        kv_memory: config.engine.kv_memory.map(|size| size.0),
-        max_context: config.model.max_context.map(saturating),
-        dtype: config.model.dtype,
-        isq: config.model.isq,
-        chat_template: config.model.chat_template.clone(),
-    };
+    let mut options = LoadOptions::from_config(fetch(config)?, &config.engine, &config.model);
+    if let Some(path) = &config.model.chat_template {
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            EngineError::Load(format!("model.chat-template = \"{}\" cannot be read: {e}", path.display()))
+        })?;
+        options.chat_template = Some(text);
+    }
     let (engine, card) = PagedEngine::load(&options)?;
     Ok(steps(config, Box::new(engine), card))
 }
@@ -139,9 +132,11 @@ fn steps(config: &Config, engine: Box<dyn Engine>, card: ModelCard) -> Loaded {
 }
 
 fn whole(config: &Config) -> Result<Loaded, EngineError> {
+    let files = fetch(config)?;
+    let file_name = || files.path().file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let options = WholeOptions {
-        name: served_name(config),
-        files: fetch(config)?,
+        name: config.model.name.clone().or_else(file_name).unwrap_or_else(|| "model".to_owned()),
+        files: files.clone(),
         device: config.engine.device,
         threads: config.engine.threads,
         max_running: saturating(config.runtime.max_running),
@@ -164,11 +159,6 @@ fn fetch(config: &Config) -> Result<ModelFiles, EngineError> {
         Ok(store.pull(&source)?.files)
     });
     files.map_err(|e| EngineError::Load(format!("{e:#}")))
-}
-
-/// The configured name; otherwise the engine names the model after its file.
-fn served_name(config: &Config) -> Option<String> {
-    config.model.name.clone()
 }
 
 fn saturating(n: usize) -> u32 {
