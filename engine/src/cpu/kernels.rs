@@ -142,6 +142,12 @@ impl<const BITS: usize, const LEN: usize, const SUPER: bool, const MIN: bool> Fo
     }
 }
 
+/// How far ahead of its use a panel is fetched. The hardware's own prefetching stops at every 4 KiB page, and panels
+/// are read once a step, from memory.
+const AHEAD: usize = 2048;
+/// Tiles with more rows read expanded panels, which lie in L2.
+const AHEAD_ROWS: usize = 8;
+
 /// `sums[r][p] += x[r] · panel p`, over `blocks` blocks, as one chain of fused multiply-adds for each output.
 ///
 /// `panels` points at the first block of panel 0, the other panels follow at `stride` bytes; `x` is `[inputs][R]`.
@@ -162,6 +168,11 @@ pub(super) unsafe fn tile<S: Simd, F: Format, const R: usize, const P: usize>(
         let mut at = [panels.wrapping_add(block * F::BYTES); P];
         for p in 1..P {
             at[p] = at[0].wrapping_add(p * stride);
+        }
+        for p in 0..if R <= AHEAD_ROWS { P } else { 0 } {
+            for line in 0..F::BYTES.div_ceil(64) {
+                s.prefetch(at[p].wrapping_add(AHEAD + line * 64));
+            }
         }
         for group in 0..F::BLOCK / F::GROUP {
             // SAFETY: block and group exist. (No closures here: a closure would not get the level's instructions.)

@@ -117,7 +117,7 @@ fn padded_rows(rows: usize) -> usize {
 /// Panels a direct unit spans, so that enough independent sums hide the latency of the multiply-add.
 fn direct_panels(rows: usize, wide: bool) -> usize {
     match (rows, wide) {
-        (1, true) => 4,
+        (1..=3, true) => 4,
         (_, true) => 2,
         (1..=2, false) => 2,
         (_, false) => 1,
@@ -189,8 +189,8 @@ impl<F: Format> Kernel for Direct<'_, F> {
     fn run<S: Simd>(self, s: S) {
         match (self.0.tile_rows, S::WIDE) {
             (1, true) => self.0.direct::<S, F, 1, 4>(s),
-            (2, true) => self.0.direct::<S, F, 2, 2>(s),
-            (3, true) => self.0.direct::<S, F, 3, 2>(s),
+            (2, true) => self.0.direct::<S, F, 2, 4>(s),
+            (3, true) => self.0.direct::<S, F, 3, 4>(s),
             (4, true) => self.0.direct::<S, F, 4, 2>(s),
             (6, true) => self.0.direct::<S, F, 6, 2>(s),
             (_, true) => self.0.direct::<S, F, 8, 2>(s),
