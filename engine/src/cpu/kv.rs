@@ -231,14 +231,10 @@ impl KvStore {
         assert_eq!(out.len(), self.page_bytes(), "bytes of a page");
         let bytes = self.page_bytes();
         let own = &self.data.as_slice()[page as usize * bytes..][..bytes];
-        let size = self.dtype.size();
-        self.shape.for_canonical(|canonical, at| {
-            let element = &mut out[canonical * size..][..size];
-            element.copy_from_slice(&own[at * size..][..size]);
-            if cfg!(target_endian = "big") {
-                element.reverse();
-            }
-        });
+        match self.dtype {
+            KvDtype::F16 => self.shape.export::<2>(own, out),
+            KvDtype::F32 => self.shape.export::<4>(own, out),
+        }
     }
 
     /// Reads a page in the canonical layout.
@@ -249,15 +245,12 @@ impl KvStore {
         self.check_page(page);
         assert_eq!(data.len(), self.page_bytes(), "bytes of a page");
         let bytes = self.page_bytes();
-        let (shape, size) = (self.shape, self.dtype.size());
+        let shape = self.shape;
         let own = &mut self.data.as_mut_slice()[page as usize * bytes..][..bytes];
-        shape.for_canonical(|canonical, at| {
-            let element = &mut own[at * size..][..size];
-            element.copy_from_slice(&data[canonical * size..][..size]);
-            if cfg!(target_endian = "big") {
-                element.reverse();
-            }
-        });
+        match self.dtype {
+            KvDtype::F16 => shape.import::<2>(own, data),
+            KvDtype::F32 => shape.import::<4>(own, data),
+        }
     }
 
     pub(super) fn elements<T: KvElem>(&self) -> &[T] {
@@ -288,31 +281,38 @@ impl KvStore {
 }
 
 impl Shape {
-    /// Calls `visit(canonical index, index within the page)` for every element of a page.
-    #[inline(always)]
-    fn for_canonical(&self, mut visit: impl FnMut(usize, usize)) {
-        let mut canonical = 0;
-        for layer in 0..self.layers {
-            let k = layer * 2 * self.half();
-            for token in 0..self.page_tokens {
-                for head in 0..self.kv_heads {
-                    let at = k + self.k_at(token, head, 0);
-                    for dim in 0..self.head_dim {
-                        visit(canonical, at + dim * BLOCK);
-                        canonical += 1;
-                    }
-                }
-            }
-            for token in 0..self.page_tokens {
-                for head in 0..self.kv_heads {
-                    let at = k + self.half() + self.v_at(token, head);
-                    for dim in 0..self.head_dim {
-                        visit(canonical, at + dim);
-                        canonical += 1;
-                    }
-                }
+    /// Copies a page's elements of `SIZE` bytes to the canonical layout.
+    fn export<const SIZE: usize>(&self, page: &[u8], canonical: &mut [u8]) {
+        let (page, _) = page.as_chunks::<SIZE>();
+        let rows = canonical.as_chunks_mut::<SIZE>().0.chunks_exact_mut(self.head_dim);
+        for (row, (at, step)) in rows.zip(self.canonical_rows()) {
+            for (to, from) in row.iter_mut().zip(page[at..].iter().step_by(step)) {
+                *to = little_endian(*from);
             }
         }
+    }
+
+    /// The inverse of [`export`](Self::export).
+    fn import<const SIZE: usize>(&self, page: &mut [u8], canonical: &[u8]) {
+        let (page, _) = page.as_chunks_mut::<SIZE>();
+        let rows = canonical.as_chunks::<SIZE>().0.chunks_exact(self.head_dim);
+        for (row, (at, step)) in rows.zip(self.canonical_rows()) {
+            for (from, to) in row.iter().zip(page[at..].iter_mut().step_by(step)) {
+                *to = little_endian(*from);
+            }
+        }
+    }
+
+    /// The rows of `head_dim` elements in canonical order: where each begins in the page, and the step between its
+    /// elements.
+    fn canonical_rows(&self) -> impl Iterator<Item = (usize, usize)> {
+        let heads =
+            move || (0..self.page_tokens).flat_map(|token| (0..self.kv_heads).map(move |head| (token, head)));
+        (0..self.layers).flat_map(move |layer| {
+            let k = layer * 2 * self.half();
+            let k_rows = heads().map(move |(token, head)| (k + self.k_at(token, head, 0), BLOCK));
+            k_rows.chain(heads().map(move |(token, head)| (k + self.half() + self.v_at(token, head), 1)))
+        })
     }
 
     /// Elements from the store's start to K of `head` of a layer of a page, block 0; blocks follow one another.
@@ -369,6 +369,14 @@ impl KvElem for f32 {
         // SAFETY: the caller gives 16 elements.
         unsafe { s.load(from) }
     }
+}
+
+/// Swaps between this machine's order of bytes and little-endian.
+fn little_endian<const SIZE: usize>(mut bytes: [u8; SIZE]) -> [u8; SIZE] {
+    if cfg!(target_endian = "big") {
+        bytes.reverse();
+    }
+    bytes
 }
 
 fn elements<T: KvElem>(data: &Buffer) -> &[T] {

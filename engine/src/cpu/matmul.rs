@@ -13,7 +13,7 @@ use super::kernels::{Dense, Format, expand, tile};
 use super::packed::{PANEL, SharedMut, with_format};
 use super::scratch::{Scratch, Slot};
 use super::simd::{Kernel, Simd};
-use super::{Compute, Packed};
+use super::{Compute, Packed, SimdLevel};
 
 /// Inputs that the expanded panels of a unit cover at a time (a multiple of every block length): 2 panels of 2048
 /// inputs are 256 KiB, a quarter of L2.
@@ -63,6 +63,8 @@ pub fn matmul(compute: &Compute, x: &[f32], rows: usize, products: &mut [Product
     let limits = compute.level().dispatch(LimitsOf);
     let direct = rows <= limits.direct_rows;
     let tile_rows = if direct { padded_rows(rows) } else { limits.tile_rows };
+    let last_rows = (rows - 1) % tile_rows + 1;
+    let packed_rows = rows - last_rows + if direct { tile_rows } else { part_rows(last_rows, tile_rows) };
     let unit_panels = if direct { direct_panels(tile_rows, limits.wide) } else { limits.tile_panels };
 
     let mut first_unit = 0;
@@ -81,8 +83,7 @@ pub fn matmul(compute: &Compute, x: &[f32], rows: usize, products: &mut [Product
             target
         })
         .collect();
-    let mut tiles =
-        Scratch::take(&TILES, if rows == 1 { 0 } else { rows.div_ceil(tile_rows) * tile_rows * inputs });
+    let mut tiles = Scratch::take(&TILES, if rows == 1 { 0 } else { packed_rows * inputs });
     let x = if rows == 1 {
         x
     } else {
@@ -99,7 +100,7 @@ pub fn matmul(compute: &Compute, x: &[f32], rows: usize, products: &mut [Product
             with_format!(target.weights.ggml_type(), F => if direct {
                 compute.level().dispatch(Direct::<F>(work, PhantomData));
             } else {
-                compute.level().dispatch(Expanded::<F>(work, PhantomData));
+                work.expanded::<F>(compute.level(), limits.tile_panels);
             });
         }
     });
@@ -114,6 +115,11 @@ fn padded_rows(rows: usize) -> usize {
     }
 }
 
+/// Rows of the last register tile, when `left` rows are left and a full tile has `full`: a third, two thirds or all.
+fn part_rows(left: usize, full: usize) -> usize {
+    [full / 3, full * 2 / 3].into_iter().find(|&rows| rows >= left).unwrap_or(full)
+}
+
 /// Panels a direct unit spans, so that enough independent sums hide the latency of the multiply-add.
 fn direct_panels(rows: usize, wide: bool) -> usize {
     match (rows, wide) {
@@ -124,17 +130,19 @@ fn direct_panels(rows: usize, wide: bool) -> usize {
     }
 }
 
-/// Copies `x` into tiles of `[inputs][tile_rows]`; rows past the end are left as they are (their sums are dropped).
+/// Copies `x` into tiles of `[inputs][tile_rows]` (the last has the rows that are left in `tiles`); rows past the end are
+/// left as they are (their sums are dropped).
 fn pack_rows(compute: &Compute, x: &[f32], inputs: usize, tile_rows: usize, tiles: &mut [f32]) {
-    let rows = x.len() / inputs;
-    let count = rows.div_ceil(tile_rows);
+    let packed_rows = tiles.len() / inputs;
+    let count = packed_rows.div_ceil(tile_rows);
     let to = SharedMut::new(tiles);
     let pack = |t: usize| {
+        let own_rows = tile_rows.min(packed_rows - t * tile_rows);
         // SAFETY: each tile is written once.
-        let tile = unsafe { to.part(t * tile_rows * inputs, tile_rows * inputs) };
+        let tile = unsafe { to.part(t * tile_rows * inputs, own_rows * inputs) };
         for (r, row) in x.chunks_exact(inputs).skip(t * tile_rows).take(tile_rows).enumerate() {
             for (i, &value) in row.iter().enumerate() {
-                tile[i * tile_rows + r] = value;
+                tile[i * own_rows + r] = value;
             }
         }
     };
@@ -202,17 +210,78 @@ impl<F: Format> Kernel for Direct<'_, F> {
     }
 }
 
-struct Expanded<'a, F>(Unit<'a>, PhantomData<F>);
+/// Expands a unit's panels over some inputs into a buffer, panel after panel.
+struct Expand<'a, F> {
+    unit: &'a Unit<'a>,
+    chunk: Chunk,
+    buffer: &'a mut [f32],
+    format: PhantomData<F>,
+}
 
-impl<F: Format> Kernel for Expanded<'_, F> {
+impl<F: Format> Kernel for Expand<'_, F> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        if self.0.panels.len() == S::TILE_PANELS && S::WIDE {
-            self.0.expanded::<S, F, 2>(s);
-        } else {
-            self.0.expanded::<S, F, 1>(s);
+        let Chunk { start, count, .. } = self.chunk;
+        for (panel, to) in self.unit.panels.clone().zip(self.buffer.chunks_exact_mut(count * PANEL)) {
+            let from = &self.unit.target.weights.panel(panel)[start / F::BLOCK * F::BYTES..];
+            let from = &from[..count / F::BLOCK * F::BYTES];
+            // SAFETY: both hold exactly `count` inputs.
+            unsafe { expand::<S, F>(s, from.as_ptr(), count / F::BLOCK, to.as_mut_ptr()) };
         }
+    }
+}
+
+/// Multiplies all rows with expanded panels.
+struct RowTiles<'a> {
+    unit: &'a Unit<'a>,
+    chunk: Chunk,
+    buffer: &'a [f32],
+}
+
+impl Kernel for RowTiles<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match (S::TILE_ROWS, self.unit.panels.len()) {
+            (12, 2) => self.tiles::<S, 4, 8, 12, 2>(s),
+            (12, _) => self.tiles::<S, 4, 8, 12, 1>(s),
+            (6, _) => self.tiles::<S, 2, 4, 6, 1>(s),
+            (_, _) => self.tiles::<S, 1, 2, 4, 1>(s),
+        }
+    }
+}
+
+impl RowTiles<'_> {
+    /// Tiles of `C` rows; the last of `A`, `B` or `C`, whichever suffices (see [`part_rows`]).
+    #[inline(always)]
+    fn tiles<S: Simd, const A: usize, const B: usize, const C: usize, const P: usize>(&self, s: S) {
+        let rows = self.unit.target.rows;
+        for first_row in (0..rows).step_by(C) {
+            match part_rows(rows - first_row, C) {
+                part if part == A => self.tile::<S, A, P>(s, first_row),
+                part if part == B => self.tile::<S, B, P>(s, first_row),
+                _ => self.tile::<S, C, P>(s, first_row),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn tile<S: Simd, const R: usize, const P: usize>(&self, s: S, first_row: usize) {
+        let (target, chunk) = (self.unit.target, self.chunk);
+        // Tiles before this one are full, so it begins where its first row would.
+        let x = &self.unit.x[first_row * target.weights.inputs() + chunk.start * R..][..chunk.count * R];
+        let buffer = &self.buffer[..P * chunk.count * PANEL];
+        let mut sums = [[s.splat(0.0); P]; R];
+        if !chunk.first {
+            target.load(s, &mut sums, first_row, self.unit.panels.start);
+        }
+        // SAFETY: both slices have just these lengths.
+        unsafe {
+            let stride = chunk.count * PANEL * size_of::<f32>();
+            tile::<S, Dense<32>, R, P>(s, buffer.as_ptr().cast(), stride, chunk.count, x.as_ptr(), &mut sums);
+        }
+        target.store(s, &sums, first_row, self.unit.panels.start, chunk.last);
     }
 }
 
@@ -250,64 +319,17 @@ impl Unit<'_> {
         }
     }
 
-    #[inline(always)]
-    fn expanded<S: Simd, F: Format, const P: usize>(&self, s: S) {
-        debug_assert_eq!(self.panels.len(), P);
+    fn expanded<F: Format>(&self, level: SimdLevel, tile_panels: usize) {
         let inputs = self.target.weights.inputs();
         let chunk_inputs = inputs.min(EXPANDED_INPUTS);
-        let mut scratch = Scratch::take(&PANELS, P * chunk_inputs * PANEL);
-        let buffer = scratch.values();
+        let mut scratch = Scratch::take(&PANELS, tile_panels * chunk_inputs * PANEL);
         for start in (0..inputs).step_by(chunk_inputs) {
             let count = chunk_inputs.min(inputs - start);
-            let stride = count * PANEL;
-            for (p, panel) in self.panels.clone().enumerate() {
-                let from = &self.target.weights.panel(panel)[start / F::BLOCK * F::BYTES..];
-                // SAFETY: the panel holds these blocks, the buffer P panels of `count` inputs.
-                unsafe {
-                    expand::<S, F>(s, from.as_ptr(), count / F::BLOCK, buffer[p * stride..].as_mut_ptr())
-                };
-            }
             let chunk = Chunk { start, count, first: start == 0, last: start + count == inputs };
-            for first_row in (0..self.target.rows).step_by(self.tile_rows) {
-                self.row_tile::<S, P>(s, buffer, first_row, chunk);
-            }
+            let buffer = scratch.values();
+            level.dispatch(Expand { unit: self, chunk, buffer, format: PhantomData::<F> });
+            level.dispatch(RowTiles { unit: self, chunk, buffer: scratch.values() });
         }
-    }
-
-    /// One row tile over an expanded chunk; picks the register tile with as many rows as there are.
-    #[inline(always)]
-    fn row_tile<S: Simd, const P: usize>(&self, s: S, buffer: &[f32], first_row: usize, chunk: Chunk) {
-        let x = &self.x[first_row * self.target.weights.inputs()..];
-        let x = &x[chunk.start * self.tile_rows..];
-        if S::WIDE {
-            self.sized_tile::<S, 12, P>(s, buffer, x, first_row, chunk);
-        } else if S::TILE_ROWS == 6 {
-            self.sized_tile::<S, 6, P>(s, buffer, x, first_row, chunk);
-        } else {
-            self.sized_tile::<S, 4, P>(s, buffer, x, first_row, chunk);
-        }
-    }
-
-    #[inline(always)]
-    fn sized_tile<S: Simd, const R: usize, const P: usize>(
-        &self,
-        s: S,
-        buffer: &[f32],
-        x: &[f32],
-        first_row: usize,
-        chunk: Chunk,
-    ) {
-        assert!(self.tile_rows == R && x.len() >= chunk.count * R && buffer.len() >= P * chunk.count * PANEL);
-        let mut sums = [[s.splat(0.0); P]; R];
-        if !chunk.first {
-            self.target.load(s, &mut sums, first_row, self.panels.start);
-        }
-        // SAFETY: lengths checked above.
-        unsafe {
-            let stride = chunk.count * PANEL * size_of::<f32>();
-            tile::<S, Dense<32>, R, P>(s, buffer.as_ptr().cast(), stride, chunk.count, x.as_ptr(), &mut sums);
-        }
-        self.target.store(s, &sums, first_row, self.panels.start, chunk.last);
     }
 }
 

@@ -18,6 +18,9 @@ const BLOCKS: usize = SEGMENT / BLOCK;
 /// Most (row, head) pairs of a tile at any SIMD level.
 const MOST: usize = 12;
 
+/// Most pairs of a tile that fetches pages ahead; tiles with more are prefill, whose pages stay in cache.
+const AHEAD_PAIRS: usize = 8;
+
 /// Consecutive rows of one sequence × heads of one KV group.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tile<'a> {
@@ -175,8 +178,9 @@ impl Kernel for Merge<'_> {
 struct Segment<T> {
     index: usize,
     blocks: usize,
-    k: [*const T; BLOCKS],
-    v: [*const T; BLOCKS],
+    /// One more than the segment has blocks, if the tile goes on: the first block of the next segment.
+    k: [*const T; BLOCKS + 1],
+    v: [*const T; BLOCKS + 1],
 }
 
 impl<T: KvElem> Segment<T> {
@@ -184,11 +188,11 @@ impl<T: KvElem> Segment<T> {
     fn find(run: &Run<'_, T>, index: usize) -> Self {
         let (call, tile) = (run.call, run.task.tile);
         let shape = &call.shape;
-        let visible = tile.visible(tile.count() - 1, index);
-        let blocks = visible.div_ceil(BLOCK);
+        let blocks = tile.visible(tile.count() - 1, index).div_ceil(BLOCK);
         let mut found =
-            Segment { index, blocks, k: [std::ptr::null(); BLOCKS], v: [std::ptr::null(); BLOCKS] };
-        for block in 0..blocks {
+            Segment { index, blocks, k: [std::ptr::null(); BLOCKS + 1], v: [std::ptr::null(); BLOCKS + 1] };
+        let more = usize::from(index + 1 < tile.segments());
+        for block in 0..blocks + more {
             let position = index * SEGMENT + block * BLOCK;
             let page = tile.seq.block_table[position / shape.page_tokens] as usize;
             let token = position % shape.page_tokens;
@@ -256,7 +260,15 @@ impl<T: KvElem> Run<'_, T> {
         for block in 0..segment.blocks {
             let mut sums = [s.splat(0.0); R];
             let (mut k, mut q) = (segment.k[block], q.as_ptr());
+            let (mut next_k, mut own_v) = (segment.k[block + 1], segment.v[block]);
             for _ in 0..head_dim {
+                // A page's part of one KV head is small and the next page is anywhere in memory. Few pairs means that
+                // nobody has read it lately: fetch K a block ahead, V while the scores are computed.
+                if R <= AHEAD_PAIRS {
+                    s.prefetch(next_k.cast());
+                    s.prefetch(own_v.cast());
+                    (next_k, own_v) = (next_k.wrapping_add(BLOCK), own_v.wrapping_add(BLOCK));
+                }
                 // SAFETY: a block of K has `head_dim` vectors, q has `head_dim * R` values.
                 unsafe {
                     let keys = T::load(s, k);
