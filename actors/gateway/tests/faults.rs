@@ -21,7 +21,7 @@ async fn what_is_known_before_the_first_byte_is_a_plain_error_in_streams_too() {
     let rig = rig().await;
     let rejections = [
         (Rejection::QueueFull { queued: 5 }, 429),
-        (Rejection::Timeout(Span::from_secs(1)), 429),
+        (Rejection::Timeout(Span::from_secs(1)), 503),
         (Rejection::NoWorker("m".into()), 503),
         (Rejection::UnknownModel("m".into()), 404),
     ];

@@ -44,8 +44,8 @@ impl Session {
         let text = reason.to_string();
         let failure = match reason {
             Rejection::UnknownModel(model) => Failure::UnknownModel(model.to_string()),
-            Rejection::NoWorker(_) => Failure::Unavailable(text),
-            Rejection::QueueFull { .. } | Rejection::Timeout(_) => Failure::Overloaded(text),
+            Rejection::NoWorker(_) | Rejection::Timeout(_) => Failure::Unavailable(text),
+            Rejection::QueueFull { .. } => Failure::Overloaded(text),
             Rejection::TooLong { .. } => Failure::Invalid(text),
         };
         // Nothing is booked for a rejected attempt, so there is nothing to release.

@@ -196,7 +196,7 @@ fn rejections_become_failures_and_release_nothing() {
         (Rejection::UnknownModel("x".into()), |f| *f == Failure::UnknownModel("x".into())),
         (Rejection::NoWorker("x".into()), |f| matches!(f, Failure::Unavailable(_))),
         (Rejection::QueueFull { queued: 1 }, |f| matches!(f, Failure::Overloaded(_))),
-        (Rejection::Timeout(Span(1)), |f| matches!(f, Failure::Overloaded(_))),
+        (Rejection::Timeout(Span(1)), |f| matches!(f, Failure::Unavailable(_))),
         (Rejection::TooLong { tokens: 2, window: 1 }, |f| matches!(f, Failure::Invalid(_))),
     ];
     for (reason, right) in cases {
