@@ -94,3 +94,41 @@ fn detokenize(node: &Node, ids: &[u32]) -> String {
     let answer = node.client().ok("/v1/detokenize", &json!({"tokens": ids}));
     answer["prompt"].as_str().expect("text").to_owned()
 }
+
+/// Alternatives of each token of the reference's texts after the first, as the node has them, beside the reference's own:
+/// `(names and log-probabilities, ids and logits)`. All but the last position of a text.
+fn alternatives(node: &Node, top: u32) -> Vec<(Vec<(String, f64)>, &'static [(u32, f64)])> {
+    let mut all = Vec::new();
+    for text in &reference().texts {
+        let request = with(&completion(json!(text.ids), 1), json!({"logprobs": top, "echo": true}));
+        let answer = node.client().ok(COMPLETIONS, &request);
+        let lists = answer["choices"][0]["logprobs"]["top_logprobs"].as_array().expect("top_logprobs");
+        assert_eq!(lists.len(), text.ids.len() + 1, "the prompt's tokens and the answer's");
+        // The alternatives of a token are what the reference has after the token before it.
+        for (expected, got) in text.top5.iter().zip(&lists[1..]) {
+            let got = got.as_object().expect("alternatives").iter();
+            all.push((
+                got.map(|(name, value)| (name.clone(), value.as_f64().expect("a number"))).collect(),
+                &expected[..],
+            ));
+        }
+    }
+    assert_eq!(all.len(), 339);
+    all
+}
+
+/// At how many positions the node's likeliest token is the reference's, and at how many that can be told: a token that is
+/// not whole characters has no name to compare.
+fn top_agreement(node: &Node, alternatives: &[(Vec<(String, f64)>, &[(u32, f64)])]) -> (usize, usize) {
+    let (mut agree, mut compared) = (0, 0);
+    for (got, expected) in alternatives {
+        let name = detokenize(node, &[expected[0].0]);
+        if !name.contains('\u{fffd}') {
+            let best = got.iter().max_by(|a, b| a.1.total_cmp(&b.1)).expect("alternatives");
+            agree += usize::from(best.0 == name);
+            compared += 1;
+        }
+    }
+    assert!(compared > 300, "{compared}");
+    (agree, compared)
+}

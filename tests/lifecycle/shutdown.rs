@@ -125,7 +125,7 @@ fn b96_a_hanging_engine_is_noticed() {
     assert!(error["message"].as_str().is_some_and(|m| !m.is_empty()));
     let health = client.get("/health").unwrap();
     assert_eq!(health.status, 503, "{}", health.text());
-    assert!(health.json()["reason"].as_str().unwrap().contains("500ms"), "{}", health.text());
+    assert!(health.json()["reason"].as_str().unwrap().contains("500"), "{}", health.text());
     assert_eq!(client.get("/liveness").unwrap().status, 200);
     let response = client.post(COMPLETIONS, &completion("while it hangs", 1));
     assert!(response.header("retry-after").is_some());

@@ -2,13 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{CHAT, COMPLETIONS, chat, completion, node, reference, with};
-use crate::harness::http::{choices, join, only};
+use super::{CHAT, COMPLETIONS, alternatives, chat, completion, node, top_agreement, with};
+use crate::harness::http::{Raw, choices, join, only};
 use crate::harness::model::default_file;
-use crate::harness::node::{Node, SESSIONS};
-use crate::harness::wait_for;
+use crate::harness::node::Node;
 
-/// The whole mistral.rs engine: answers, streams, agrees on the top token, and says clearly what it cannot do.
+/// The whole mistral.rs engine: answers, streams, draws, is biased and cancelled, and agrees with the reference on the top token.
 #[test]
 fn the_whole_mistral_rs_engine_serves_the_same_file() {
     let whole = Node::ready(&["--engine", "mistralrs", "--max-context", "1024"]);
@@ -18,31 +17,26 @@ fn the_whole_mistral_rs_engine_serves_the_same_file() {
     assert_eq!(answer, only(&node().client().ok(CHAT, &question)), "both engines say the same here");
     assert_eq!(join(&client.stream(CHAT, &question)).choices, [answer]);
 
-    let (mut agree, mut compared) = (0, 0);
-    for text in &reference().texts {
-        // Every eighth position: a request each.
-        for at in (3..text.ids.len()).step_by(8) {
-            let request = completion(json!(text.ids[..=at]), 1);
-            let request = with(&request, json!({"logprobs": 1, "ignore_eos": true}));
-            let token = |node: &Node| {
-                node.client().ok(COMPLETIONS, &request)["choices"][0]["logprobs"]["tokens"].clone()
-            };
-            compared += 1;
-            agree += usize::from(token(&whole) == token(node()));
-        }
-    }
-    assert!(compared >= 35 && agree * 100 >= compared * 95, "{agree} of {compared} top tokens agree");
+    let (agree, compared) = top_agreement(&whole, &alternatives(&whole, 1));
+    assert!(agree * 100 >= compared * 95, "{agree} of {compared} top tokens agree");
 
-    let several = with(&completion("Once upon a time", 8), json!({"n": 2, "temperature": 1}));
-    assert_eq!(choices(&client.ok(COMPLETIONS, &several)).len(), 2);
-    let prompt_logprobs = with(&completion("Once upon a time", 4), json!({"echo": true, "logprobs": 1}));
-    let response = client.post(COMPLETIONS, &prompt_logprobs);
-    let error = response.error(response.status);
-    assert!((400..=501).contains(&response.status) && response.status != 500, "{error}");
-    let message = error["message"].as_str().unwrap();
-    assert!(message.contains("mistralrs") && message.contains("prompt"), "{message}");
+    let several = with(&completion("Once upon a time", 8), json!({"n": 2, "temperature": 1, "stop": "zzz"}));
+    let drawn = choices(&client.ok(COMPLETIONS, &several));
+    assert!(drawn.len() == 2 && drawn[0] != drawn[1], "{drawn:?}");
+    assert_eq!(choices(&client.ok(COMPLETIONS, &several)), drawn, "draws depend on seed and position alone");
+    let paris = super::tokenize(&whole, " Paris")[0];
+    let forced = with(&completion("The capital", 4), json!({"logit_bias": {paris.to_string(): 100}}));
+    assert_eq!(only(&client.ok(COMPLETIONS, &forced)).text, " Paris Paris Paris Paris");
+    let error = client.post(COMPLETIONS, &completion(vec![1; 1024], 4)).error(400);
+    assert_eq!(error["code"], "context_length_exceeded");
+    // A client that leaves ends its request here too.
+    let mut leaving = with(&completion("Once upon a time", 900), json!({"stream": true, "ignore_eos": true}));
+    leaving["stream_options"] = json!({"include_usage": true});
+    let mut stream = Raw::post(&whole.base, COMPLETIONS, &leaving);
+    stream.read_events(2);
+    drop(stream);
     assert_eq!(only(&client.ok(CHAT, &question)).finish, "stop", "and goes on");
-    wait_for("all sessions to end", || (whole.figure(SESSIONS) == 0.0).then_some(()));
+    whole.assert_idle();
 }
 
 /// Resident memory: twice the file, the KV budget and 300 MB at most, after work at full width.

@@ -3,7 +3,10 @@
 
 use serde_json::{Value, json};
 
-use super::{CHAT, COMPLETIONS, chat, completion, detokenize, node, reference, tokenize, with};
+use super::{
+    CHAT, COMPLETIONS, alternatives, chat, completion, detokenize, node, reference, tokenize, top_agreement,
+    with,
+};
 use crate::harness::http::{choices, join, only, text_of};
 use crate::harness::node::Node;
 
@@ -112,46 +115,27 @@ fn margin(top: &Value) -> f64 {
     values[0] - values[1]
 }
 
-/// Log-probabilities of a prompt against the reference's logits: the same top token wherever it is certain, and
-/// differences of logits that agree.
+/// Log-probabilities of a prompt against the reference's logits: the same top token (with f16 KV at 99 of 100 positions),
+/// and between the largest logits the reference's differences.
 #[test]
 fn prompt_logprobs_follow_the_reference() {
     let f32_node = Node::ready(&["--kv-pages", "64", "--kv-dtype", "f32"]);
     for (node, tolerance) in [(node(), 0.25), (&f32_node, 0.02)] {
-        let (mut positions, mut agree) = (0, 0);
-        for text in &reference().texts {
-            let request = with(&completion(json!(text.ids), 1), json!({"logprobs": 5, "echo": true}));
-            let answer = node.client().ok(COMPLETIONS, &request);
-            let top = answer["choices"][0]["logprobs"]["top_logprobs"].as_array().unwrap();
-            assert_eq!(top.len(), text.ids.len() + 1);
-            // The alternatives of a token are what the reference has after the token before it.
-            for (expected, got) in text.top5.iter().zip(&top[1..]) {
-                let got = got.as_object().unwrap();
-                let best = got
-                    .iter()
-                    .max_by(|a, b| a.1.as_f64().unwrap().total_cmp(&b.1.as_f64().unwrap()))
-                    .unwrap();
-                let name = detokenize(node, &[expected[0].0]);
-                positions += 1;
-                agree += usize::from(*best.0 == name);
-                let (Some(first), Some(second)) =
-                    (got.get(&name), got.get(&detokenize(node, &[expected[1].0])))
-                else {
-                    // Bytes that are no text have no name to be found by.
-                    continue;
-                };
-                let difference = first.as_f64().unwrap() - second.as_f64().unwrap();
-                let wanted = expected[0].1 - expected[1].1;
-                assert!(
-                    (difference - wanted).abs() < tolerance,
-                    "{difference} instead of {wanted} in {:?}",
-                    text.text
-                );
+        let alternatives = alternatives(node, 5);
+        let (agree, compared) = top_agreement(node, &alternatives);
+        assert!(agree * 100 >= compared * 99, "{agree} of {compared} top tokens agree");
+        let mut differences = 0;
+        for (got, expected) in &alternatives {
+            let value = |id: u32| {
+                got.iter().find(|(name, _)| *name == detokenize(node, &[id])).map(|(_, value)| *value)
+            };
+            if let (Some(first), Some(second)) = (value(expected[0].0), value(expected[1].0)) {
+                let (difference, wanted) = (first - second, expected[0].1 - expected[1].1);
+                assert!((difference - wanted).abs() < tolerance, "{difference} instead of {wanted}");
+                differences += 1;
             }
         }
-        assert_eq!(positions, 339);
-        // Names that are no text count as disagreements; the reference has few of them.
-        assert!(agree * 100 >= positions * 95, "{agree} of {positions} top tokens agree");
+        assert!(differences > 300, "{differences}");
     }
 }
 
@@ -175,7 +159,10 @@ fn b06_many_scripts_arrive_whole() {
             with(&completion(json!(ids[..cut]), 1), json!({"logit_bias": {ids[cut].to_string(): 100}}));
         let echoed = with(&request, json!({"echo": true}));
         let text = only(&client.ok(COMPLETIONS, &echoed)).text;
-        assert!(bytes.starts_with(text.trim_end_matches('\u{fffd}')), "{text:?} after {cut} tokens");
+        // The last character may lack its end.
+        let whole = text.strip_suffix('\u{fffd}').unwrap_or(&text);
+        assert!(bytes.starts_with(whole), "{text:?} after {cut} tokens");
+        assert_eq!(text_of(&client.stream(COMPLETIONS, &echoed), 0), text);
         // B08: without echo nothing of the prompt comes out, not even where it ends inside a character.
         let events = client.stream(COMPLETIONS, &request);
         assert!(text_of(&events, 0).chars().count() <= 2, "{events:?}");
@@ -202,10 +189,10 @@ fn sampling_settings_matter() {
     let first = tokenize(node(), &greedy)[0];
     let banned = text(json!({"logit_bias": {first.to_string(): -100}}));
     assert_ne!(tokenize(node(), &banned)[0], first);
-    let repeated = only(&client.ok(COMPLETIONS, &completion("1 1 1 1 1 1 1 1 1 1 1 1", 16))).text;
+    let longer =
+        |fields: Value| only(&client.ok(COMPLETIONS, &with(&completion("The cat and the", 24), fields))).text;
     for penalty in ["presence_penalty", "frequency_penalty", "repetition_penalty"] {
-        let request = with(&completion("1 1 1 1 1 1 1 1 1 1 1 1", 16), json!({penalty: 2}));
-        assert_ne!(only(&client.ok(COMPLETIONS, &request)).text, repeated, "{penalty}");
+        assert_ne!(longer(json!({penalty: 2})), longer(json!({})), "{penalty}");
     }
 }
 
