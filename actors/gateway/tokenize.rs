@@ -110,9 +110,29 @@ fn prompt(text: &TextModel, item: &PromptItem, echo: bool, vocab: u32) -> Result
     let echo = match (echo, item) {
         (false, _) => String::new(),
         (true, PromptItem::Text(prompt)) => prompt.clone(),
-        (true, PromptItem::Tokens(tokens)) => text.decode(tokens, false),
+        (true, PromptItem::Tokens(tokens)) => echo_of(text, tokens),
     };
     Ok(PromptView { echo, tokens: tokens.into() })
+}
+
+/// The text of a prompt of tokens. The start of a character at its end is left to the answer, which may bring the rest.
+fn echo_of(text: &TextModel, tokens: &[Token]) -> String {
+    let mut shown = text.decode(tokens, false);
+    if unfinished_bytes(text, tokens) > 0 {
+        // All of it is one U+FFFD here.
+        shown.pop();
+    }
+    shown
+}
+
+/// Bytes at the end of `tokens` that are the start of a character.
+pub(crate) fn unfinished_bytes(text: &TextModel, tokens: &[Token]) -> usize {
+    // A character has four bytes at most, and a token one at least, unless it has no text.
+    let last = &tokens[tokens.len().saturating_sub(4)..];
+    let bytes: Vec<u8> = last.iter().flat_map(|&token| text.token_bytes(token)).copied().collect();
+    let tail = bytes.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
+    let goes_on = std::str::from_utf8(tail).is_err_and(|e| e.error_len().is_none());
+    if goes_on { tail.len() } else { 0 }
 }
 
 /// Tokens of a text that a client wrote itself.

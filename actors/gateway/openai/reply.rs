@@ -10,6 +10,7 @@ use super::Output;
 use crate::gateway::assemble::{ScoredToken, finite};
 use crate::gateway::models::Served;
 use crate::gateway::session::SessionUsage;
+use crate::gateway::tokenize::unfinished_bytes;
 
 /// One prompt as the answer shows it.
 #[derive(Clone, Debug, Default)]
@@ -146,8 +147,9 @@ impl LegacyLogprobs {
 /// Characters of the echoed text before each token of the prompt.
 fn offsets(text: &TextModel, prompt: &PromptView) -> Vec<usize> {
     let total: usize = prompt.tokens.iter().map(|&t| text.token_bytes(t).len()).sum();
-    // What the tokens have more than the text is at the front: a begin token, or a space that the tokenizer adds.
-    let mut hidden = total.saturating_sub(prompt.echo.len());
+    // What the tokens have more than the text is at the front (a begin token, or a space that the tokenizer adds), apart
+    // from the start of a character at the end.
+    let mut hidden = total.saturating_sub(unfinished_bytes(text, &prompt.tokens) + prompt.echo.len());
     let mut chars = 0;
     prompt
         .tokens
