@@ -94,7 +94,9 @@ impl ControllerState {
                 self.core.worker_joined(now, info, &mut effects);
                 self.doors.to_gateways(|| GatewayMsg::ModelReady(card.clone()));
             }
-            ControllerMsg::WorkerLoad { worker, load } => self.core.worker_load(now, &worker, load, &mut effects),
+            ControllerMsg::WorkerLoad { worker, load } => {
+                self.core.worker_load(now, &worker, load, &mut effects)
+            }
             ControllerMsg::WorkerDraining(worker) => self.core.worker_draining(&worker),
             ControllerMsg::WorkerLeft(worker) => {
                 warn!(worker = %worker, "worker left");
@@ -142,8 +144,8 @@ impl ControllerState {
                     PlacementEffect::Lost { request, attempt, .. } => (*request, *attempt, true),
                 };
                 let owner = self.owners.get(&request).cloned();
-                let delivered =
-                    owner.is_some_and(|gateway| self.doors.to_gateway(&gateway, GatewayMsg::Placement(effect)));
+                let delivered = owner
+                    .is_some_and(|gateway| self.doors.to_gateway(&gateway, GatewayMsg::Placement(effect)));
                 if over || !delivered {
                     self.core.release(clock::now(), request, attempt, &mut more);
                     self.owners.remove(&request);

@@ -189,7 +189,8 @@ impl Doors {
 
     /// Sends to a gateway; false when there is none or its mailbox is closed.
     pub fn to_gateway(&self, id: &NodeId, message: GatewayMsg) -> bool {
-        self.read(|known| known.gateways.get(id).cloned()).is_some_and(|door| door.send_message(message).is_ok())
+        self.read(|known| known.gateways.get(id).cloned())
+            .is_some_and(|door| door.send_message(message).is_ok())
     }
 
     /// Sends to every gateway.
@@ -202,7 +203,8 @@ impl Doors {
 
     /// Sends to a worker; false when there is none or its mailbox is closed.
     pub fn to_worker(&self, id: &WorkerId, message: WorkerMsg) -> bool {
-        self.read(|known| known.workers.get(id).cloned()).is_some_and(|door| door.send_message(message).is_ok())
+        self.read(|known| known.workers.get(id).cloned())
+            .is_some_and(|door| door.send_message(message).is_ok())
     }
 
     /// Sends to the controller; false when there is none or its mailbox is closed.

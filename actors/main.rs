@@ -43,13 +43,21 @@ fn run(cli: &Cli, config: Config) -> Result<ExitCode> {
         print(true, sim::run_cli(args)?.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
-    telemetry::start_logs(&config.log)?;
+    if let Err(e) = telemetry::start_logs(&config.log) {
+        print(false, &format!("error: {e:#}"));
+        return Ok(ExitCode::from(USAGE));
+    }
     if let Some(Command::Model { action }) = &cli.command {
         print(true, models::run(action, &config)?.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
+    if let Err(e) = node::check_roles(&config) {
+        print(false, &format!("error: {e:#}"));
+        return Ok(ExitCode::from(USAGE));
+    }
     let metrics = telemetry::start_metrics()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start tokio")?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start tokio")?;
     let code = runtime.block_on(node::run(Arc::new(config), metrics))?;
     // Whatever still blocks (a model being loaded, an engine in a long step) must not hold up the exit.
     runtime.shutdown_background();

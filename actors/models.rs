@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use config::{Config, ModelCommand};
-use engine::store::{ModelSource, ModelStore};
+use engine::store::{Location, ModelSource, ModelStore, Sha256};
 
 /// The store of the configured cache directory.
 pub fn store(config: &Config) -> Result<ModelStore> {
@@ -12,10 +12,33 @@ pub fn store(config: &Config) -> Result<ModelStore> {
 
 /// The configured model, or the default one.
 pub fn source(config: &Config) -> Result<ModelSource> {
-    match &config.model.source {
-        None => Ok(ModelSource::default()),
-        Some(text) => parse(text),
+    let mut source = match &config.model.source {
+        None => ModelSource::default(),
+        Some(text) => parse(text)?,
+    };
+    if let Some(wanted) = &config.model.revision {
+        match &mut source.location {
+            Location::Hf { revision: revision @ None, .. } => *revision = Some(wanted.clone()),
+            Location::Hf { revision: Some(given), .. } if given == wanted => {}
+            Location::Hf { revision: Some(given), .. } => {
+                bail!("model.revision = \"{wanted}\" and model.source names {given}; set one of them")
+            }
+            Location::File(_) | Location::Pip { .. } => {
+                bail!("model.revision = \"{wanted}\" needs an hf: source, and model.source is {source}")
+            }
+        }
     }
+    if let Some(wanted) = &config.model.sha256 {
+        let wanted = Sha256::from_hex(wanted)
+            .with_context(|| format!("model.sha256 = \"{wanted}\" is not 64 hexadecimal digits"))?;
+        match source.sha256 {
+            Some(given) if given != wanted => {
+                bail!("model.sha256 = \"{wanted}\" and the source asks for {given}; set one of them")
+            }
+            _ => source.sha256 = Some(wanted),
+        }
+    }
+    Ok(source)
 }
 
 fn parse(text: &str) -> Result<ModelSource> {

@@ -35,7 +35,6 @@ const STOP: Duration = Duration::from_secs(2);
 
 /// Runs a node until it is told to stop. The exit code is 0 after a clean drain.
 pub async fn run(config: Arc<Config>, figures: PrometheusHandle) -> Result<ExitCode> {
-    check_roles(&config)?;
     let mut signals = Signals::new()?;
     let listener = bind(&config.http.listen).await?;
     let address = listener.local_addr().context("cannot read the address of http.listen")?;
@@ -64,7 +63,10 @@ pub async fn run(config: Arc<Config>, figures: PrometheusHandle) -> Result<ExitC
 }
 
 /// Roles in separate processes need a cluster to find each other; alone in a process they would wait for ever.
-fn check_roles(config: &Config) -> Result<()> {
+///
+/// # Errors
+/// The role that is missing.
+pub fn check_roles(config: &Config) -> Result<()> {
     for role in [Role::Gateway, Role::Controller, Role::Worker] {
         if !config.node.roles.contains(role) {
             bail!(
@@ -272,7 +274,8 @@ impl Actor for Node {
     ) -> Result<(), ActorProcessingErr> {
         if let SupervisionEvent::ActorFailed(who, reason) = event {
             let id = who.get_id();
-            let failed = state.children.iter().find(|c| c.cell.as_ref().is_some_and(|cell| cell.get_id() == id));
+            let failed =
+                state.children.iter().find(|c| c.cell.as_ref().is_some_and(|cell| cell.get_id() == id));
             if let Some(role) = failed.map(|c| c.role) {
                 error!(role = %role, reason = %reason, "a role failed");
                 state.restart_later(&myself, role);
@@ -286,7 +289,9 @@ impl NodeState {
     fn restart_later(&mut self, myself: &ActorRef<NodeMsg>, role: Role) {
         metrics::counter!(crate::metrics::RESTARTS, "actor" => role.as_str()).increment(1);
         if let Some(child) = self.children.iter_mut().find(|c| c.role == role) {
-            myself.send_after(child.backoff.next_delay(std::time::Instant::now()), move || NodeMsg::Restart(role));
+            myself.send_after(child.backoff.next_delay(std::time::Instant::now()), move || {
+                NodeMsg::Restart(role)
+            });
         }
     }
 
@@ -363,7 +368,9 @@ fn trouble(health: &WorkerHealth) -> Option<String> {
         WorkerHealth::Ready => None,
         WorkerHealth::Loading => Some("the model is loading".to_owned()),
         WorkerHealth::Restarting(why) => Some(format!("the engine is restarting: {why}")),
-        WorkerHealth::Stalled(limit) => Some(format!("the engine's step has been running for more than {limit}")),
+        WorkerHealth::Stalled(limit) => {
+            Some(format!("the engine's step has been running for more than {limit}"))
+        }
         WorkerHealth::Draining => Some("draining".to_owned()),
         WorkerHealth::Failed(why) => Some(format!("the model cannot be served: {why}")),
     }

@@ -25,7 +25,10 @@ where
 {
     #[expect(clippy::disallowed_methods, reason = "this is the helper that the ban points to")]
     tokio::spawn(async move {
-        #[expect(clippy::disallowed_methods, reason = "the inner task is there to catch the outer one's panic")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the inner task is there to catch the outer one's panic"
+        )]
         let inner = tokio::spawn(work.instrument(info_span!("task", name)));
         let abort = AbortOnDrop(inner.abort_handle());
         if let Err(e) = inner.await

@@ -8,12 +8,10 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
 /// Buckets of request latencies in seconds: the union of what vLLM's and SGLang's dashboards use.
-const LATENCY: [f64; 17] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 240.0,
-];
+const LATENCY: [f64; 17] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 240.0];
 /// Buckets of tokens in a step.
-const TOKENS: [f64; 12] =
-    [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0];
+const TOKENS: [f64; 12] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0];
 
 /// Starts logging. Fails on a second call and on a filter that does not parse.
 pub fn start_logs(log: &LogConfig) -> Result<()> {
@@ -34,7 +32,9 @@ pub fn start_logs(log: &LogConfig) -> Result<()> {
 pub fn start_metrics() -> Result<PrometheusHandle> {
     let handle = PrometheusBuilder::new()
         .set_buckets(&LATENCY)
-        .and_then(|b| b.set_buckets_for_metric(Matcher::Full(crate::metrics::STEP_TOKENS.to_owned()), &TOKENS))
+        .and_then(|b| {
+            b.set_buckets_for_metric(Matcher::Full(crate::metrics::STEP_TOKENS.to_owned()), &TOKENS)
+        })
         .context("cannot set histogram buckets")?
         .install_recorder()
         .context("cannot install the recorder of figures")?;

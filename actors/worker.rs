@@ -198,7 +198,8 @@ impl WorkerState {
         let (config, worker) = (self.args.config.clone(), myself.clone());
         spawn(TaskKind::Role, "load-model", async move {
             let loading = tokio::task::spawn_blocking(move || load::load(&config)).await;
-            let result = loading.unwrap_or_else(|e| Err(EngineError::Load(format!("loading the model panicked: {e}"))));
+            let result = loading
+                .unwrap_or_else(|e| Err(EngineError::Load(format!("loading the model panicked: {e}"))));
             // A worker that has stopped meanwhile needs no model.
             let _ = worker.cast(Msg::Loaded(Box::new(result)));
         });
@@ -332,14 +333,18 @@ impl WorkerState {
         let Some(serving) = &self.serving else { return };
         let limit = Span::from(Duration::from(self.args.config.engine.stall_after));
         let age = serving.age.get(clock::now()).unwrap_or(Span::ZERO);
+        let stalled = matches!(*self.args.health.borrow(), WorkerHealth::Stalled(_));
         if age > limit {
+            if stalled {
+                return;
+            }
             warn!(age = %age, limit = %limit, "the engine's step does not end");
             self.set_health(WorkerHealth::Stalled(limit));
             // Nobody can stop the engine's thread, but its clients need not wait for it.
             let id = self.id.clone();
             self.args.doors.to_controller(ControllerMsg::WorkerLeft(id.clone()));
             self.args.doors.to_gateways(|| GatewayMsg::WorkerLost(id.clone()));
-        } else if matches!(*self.args.health.borrow(), WorkerHealth::Stalled(_)) {
+        } else if stalled {
             info!("the engine answers again");
             self.set_health(if self.draining { WorkerHealth::Draining } else { WorkerHealth::Ready });
             self.announce();

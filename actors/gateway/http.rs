@@ -109,7 +109,9 @@ async fn every_request(State(shared): State<Arc<Shared>>, mut request: Request, 
     metrics::counter!(crate::metrics::HTTP_REQUESTS, "path" => path, "status" => status.as_str().to_owned())
         .increment(1);
     let id_text = id.to_str().unwrap_or_default();
-    if status.is_server_error() || status.as_u16() == 413 || status.as_u16() == 429 {
+    // A probe that learns "not ready" got its answer; a balancer asks every second.
+    let probe = matches!(path, "/health" | "/readiness" | "/ready");
+    if !probe && (status.is_server_error() || status.as_u16() == 413 || status.as_u16() == 429) {
         tracing::warn!(request_id = id_text, path, status = status.as_u16(), "request refused or failed");
     } else {
         tracing::debug!(request_id = id_text, path, status = status.as_u16(), "request answered");

@@ -147,7 +147,8 @@ fn whole(config: &Config) -> Result<Loaded, EngineError> {
     info!(model = card.name, description = card.description, window = card.max_context, "model is ready");
     let max_requests = options.max_running.saturating_add(options.max_waiting);
     // The engine schedules for itself and has no pages of ours.
-    let batch = BatchConfig::sized(saturating(config.engine.page_tokens), 1, card.max_context, card.fingerprint);
+    let batch =
+        BatchConfig::sized(saturating(config.engine.page_tokens), 1, card.max_context, card.fingerprint);
     Ok(Loaded { executor: Executor::Requests(Box::new(engine)), card: Arc::new(card), batch, max_requests })
 }
 

@@ -1,7 +1,6 @@
 //! `POST /v1/chat/completions` and `/v1/completions`: from body to sessions to answer.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -213,8 +212,8 @@ async fn whole(
     Ok(collector.into_response())
 }
 
-/// A seed for a request that names none. The hasher's keys come from the operating system's randomness, once a thread,
-/// and differ in each instance.
+/// A seed for a request that names none, from the operating system. Without its randomness (a sandbox, say) the clock
+/// has to do: such a seed is no secret.
 fn fresh_seed() -> u64 {
-    RandomState::new().hash_one(clock::now().0)
+    getrandom::u64().unwrap_or_else(|_| policies::rng::mix64(clock::now().0))
 }

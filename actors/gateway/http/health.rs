@@ -32,10 +32,8 @@ pub(super) async fn readiness(State(shared): State<Arc<Shared>>) -> Response {
         ("draining", Some("the node takes no new requests".to_owned()))
     } else {
         match (shared.trouble)() {
-            why if models.is_empty() => {
-                ("loading", Some(why.unwrap_or_else(|| "no model is ready".to_owned())))
-            }
-            Some(why) => ("stalled", Some(why)),
+            Some(why) => ("not-ready", Some(why)),
+            None if models.is_empty() => ("loading", Some("no model is ready".to_owned())),
             None => ("ok", None),
         }
     };
