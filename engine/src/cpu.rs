@@ -52,6 +52,7 @@ pub use pool::Compute;
 pub use simd::SimdLevel;
 
 /// What can be wrong with inputs that come from outside the program.
+#[expect(missing_docs, reason = "the fields are the words of the messages")]
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CpuError {
     /// The file holds a tensor type that these kernels do not compute with.

@@ -4,6 +4,7 @@
     unsafe_code,
     reason = "the loops walk panels and row tiles by pointers whose bounds `matmul` has checked"
 )]
+#![expect(clippy::needless_range_loop, reason = "parallel arrays in registers read clearest by index")]
 
 use super::simd::Simd;
 

@@ -166,10 +166,10 @@ impl KvStore {
         let shape = self.shape;
         match self.dtype {
             KvDtype::F16 => {
-                write_row::<f16>(&SharedMut::new(elements_mut(&mut self.data)), &shape, layer, at, k, v)
+                write_row::<f16>(&SharedMut::new(elements_mut(&mut self.data)), &shape, layer, at, k, v);
             }
             KvDtype::F32 => {
-                write_row::<f32>(&SharedMut::new(elements_mut(&mut self.data)), &shape, layer, at, k, v)
+                write_row::<f32>(&SharedMut::new(elements_mut(&mut self.data)), &shape, layer, at, k, v);
             }
         }
     }

@@ -5,6 +5,7 @@
 //! panels once into a small buffer (L2) and runs a register tile of rows × panels over it. The rows are first copied
 //! into tiles of `[inputs][rows of the tile]`, so that the inner loop reads them through one pointer.
 #![expect(unsafe_code, reason = "units of work write disjoint columns of the outputs; kernels take pointers")]
+#![expect(clippy::needless_range_loop, reason = "parallel arrays in registers read clearest by index")]
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -297,8 +298,8 @@ impl Unit<'_> {
             let panels = weights.panel(self.panels.start).as_ptr();
             // SAFETY: the unit's P panels exist and lie one after another; x was checked.
             unsafe {
-                tile::<S, F, R, P>(s, panels, weights.panel_bytes(), blocks, self.x.as_ptr(), &mut sums)
-            };
+                tile::<S, F, R, P>(s, panels, weights.panel_bytes(), blocks, self.x.as_ptr(), &mut sums);
+            }
             self.target.store(s, &sums, 0, self.panels.start, true);
         } else {
             for panel in self.panels.clone() {

@@ -3,6 +3,7 @@
     unsafe_code,
     reason = "pages, tiles and scratch memory are walked by pointers within checked bounds"
 )]
+#![expect(clippy::needless_range_loop, reason = "parallel arrays in registers read clearest by index")]
 
 use std::cell::Cell;
 
@@ -282,8 +283,8 @@ impl<T: KvElem> Run<'_, T> {
             for r in 0..R {
                 // SAFETY: `scores` has R segments.
                 unsafe {
-                    s.store(scores.as_mut_ptr().add(r * SEGMENT + block * BLOCK), s.mul(sums[r], scale))
-                };
+                    s.store(scores.as_mut_ptr().add(r * SEGMENT + block * BLOCK), s.mul(sums[r], scale));
+                }
             }
         }
     }
@@ -339,15 +340,15 @@ impl<T: KvElem> Run<'_, T> {
         while vector + D <= vectors {
             // SAFETY: the vectors exist.
             unsafe {
-                value_chains::<S, T, R, D>(s, segment, tokens.clone(), weights, partial, vector, head_dim)
-            };
+                value_chains::<S, T, R, D>(s, segment, tokens.clone(), weights, partial, vector, head_dim);
+            }
             vector += D;
         }
         while vector < vectors {
             // SAFETY: the vector exists.
             unsafe {
-                value_chains::<S, T, R, 1>(s, segment, tokens.clone(), weights, partial, vector, head_dim)
-            };
+                value_chains::<S, T, R, 1>(s, segment, tokens.clone(), weights, partial, vector, head_dim);
+            }
             vector += 1;
         }
     }

@@ -54,15 +54,15 @@ fn rotations_are_row_wise_and_accurate() {
                 rope(compute, x, heads, head_dim, &positions[row..row + rows], &table, style);
             });
             let x = Rng::new(width as u64).values(70 * width);
-            for row in 0..70 {
+            for (row, &position) in positions.iter().enumerate() {
                 for head in 0..heads {
                     let at = row * width + head * head_dim;
-                    for pair in 0..pairs {
+                    for (pair, frequency) in inv_freq.iter().enumerate() {
                         let (i, j) = match style {
                             RopeStyle::Interleaved => (at + 2 * pair, at + 2 * pair + 1),
                             RopeStyle::HalfSplit => (at + pair, at + pair + pairs),
                         };
-                        let (sin, cos) = (f64::from(positions[row]) * inv_freq[pair]).sin_cos();
+                        let (sin, cos) = (f64::from(position) * frequency).sin_cos();
                         let (a, b) = (f64::from(x[i]), f64::from(x[j]));
                         assert!((f64::from(found[i]) - 1.25 * (a * cos - b * sin)).abs() < 4e-7);
                         assert!((f64::from(found[j]) - 1.25 * (a * sin + b * cos)).abs() < 4e-7);
