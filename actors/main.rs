@@ -1,5 +1,6 @@
 //! The binary: arguments → configuration → logs → node.
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -64,13 +65,11 @@ fn run(cli: &Cli, config: Config) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// The one place that writes for the person (or script) that started the process; logs go through `tracing`.
-#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the command's own output")]
+/// The one place that writes for the person (or script) that started the process; logs go through `tracing`. Where the
+/// reader is gone (`actor-node --dump-config | head`) there is nobody to tell.
 fn print(to_stdout: bool, text: &str) {
     if text.is_empty() {
-    } else if to_stdout {
-        println!("{text}");
-    } else {
-        eprintln!("{text}");
+        return;
     }
+    let _ = if to_stdout { writeln!(std::io::stdout(), "{text}") } else { writeln!(std::io::stderr(), "{text}") };
 }

@@ -3,6 +3,7 @@
 //! Listeners are bound before anything is loaded, so that a taken port is known in the first second. The node actor
 //! supervises the role actors; a role that fails is started again with backoff.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -86,9 +87,9 @@ async fn bind(address: &str) -> Result<TcpListener> {
 }
 
 /// On standard output, for people and scripts: with port 0 it is the only way to learn the real one.
-#[expect(clippy::print_stdout, reason = "the address is the command's output")]
 fn announce(address: SocketAddr) {
-    println!("http://{address}");
+    // A reader that is gone does not want to know.
+    let _ = writeln!(std::io::stdout(), "http://{address}");
 }
 
 /// Waits for a first load that fails; never returns otherwise.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::identity::next_incarnation;
-use config::Config;
+use config::{Config, Dur};
 use config::ids::{NodeId, WorkerId};
 use engine::{EngineError, ModelCard};
 use policies::placement::WorkerInfo;
@@ -43,7 +43,7 @@ pub enum WorkerHealth {
     /// The engine failed after it had been ready and is being loaded again.
     Restarting(String),
     /// A step has been running for longer than `engine.stall-after` while work is there.
-    Stalled(Span),
+    Stalled(Dur),
     /// Nothing new is taken.
     Draining,
     /// The first load failed: the configuration or the model has to change.
@@ -339,7 +339,7 @@ impl WorkerState {
                 return;
             }
             warn!(age = %age, limit = %limit, "the engine's step does not end");
-            self.set_health(WorkerHealth::Stalled(limit));
+            self.set_health(WorkerHealth::Stalled(self.args.config.engine.stall_after));
             // Nobody can stop the engine's thread, but its clients need not wait for it.
             let id = self.id.clone();
             self.args.doors.to_controller(ControllerMsg::WorkerLeft(id.clone()));
