@@ -21,6 +21,7 @@ mod select;
 
 use penalties::Seen;
 use scan::Maxima;
+use select::Weighed;
 
 /// Weight of the likeliest token. Weights below `1 / SCALE` of it are zero; the sum over a vocabulary of up to 2¹⁹
 /// tokens fits 64 bits.
@@ -52,8 +53,11 @@ pub struct Sampler {
     changed: Vec<f32>,
     changed_maxima: Maxima,
     seen: Seen,
+    /// Weights of the whole vocabulary.
     weights: Vec<u64>,
-    candidates: Vec<(u64, Token)>,
+    /// Tokens that top-k has left, ascending.
+    tokens: Vec<Weighed>,
+    candidates: Vec<Weighed>,
     top: Vec<(f32, Token)>,
 }
 
@@ -132,37 +136,51 @@ impl Sampler {
         }
         let (max, temperature) = (maxima.max(), sampling.temperature);
         let top_k = sampling.top_k as usize;
-        self.candidates.clear();
-        let nucleus = if (1..values.len()).contains(&top_k) {
+        if (1..values.len()).contains(&top_k) {
             select::top(values, maxima, top_k, &mut self.top);
-            let weighed =
-                self.top.iter().map(|&(value, token)| (math::weight(value, max, temperature), token));
-            self.candidates.extend(weighed);
-            mass(self.candidates.iter().map(|c| c.0).sum(), sampling.top_p)
-        } else {
-            math::weights(values, max, temperature, &mut self.weights);
-            let total = self.weights.iter().sum::<u64>();
-            let all = self.weights.iter().zip(0..).map(|(&weight, token)| (weight, token));
-            if sampling.top_p >= 1.0 && sampling.min_p <= 0.0 {
-                return draw_from(all, total, uniform);
-            }
-            let nucleus = mass(total, sampling.top_p);
-            // Tokens this light add up to no more than what top-p leaves out, so the nucleus lies among the others.
-            let light = (total - nucleus) / values.len() as u64;
-            self.candidates.extend(all.filter(|(weight, _)| *weight > light));
-            nucleus
-        };
-        if sampling.top_p < 1.0 {
-            select::nucleus(&mut self.candidates, nucleus);
+            self.top.sort_unstable_by_key(|(_, token)| *token);
+            self.tokens.clear();
+            self.tokens.extend(self.top.iter().map(|&(value, token)| {
+                let weight = math::weight(value, max, temperature);
+                Weighed { weight, token }
+            }));
+            let kept = self.tokens.iter().copied();
+            return truncate_and_draw(kept, top_k, sampling, &mut self.candidates, uniform);
         }
-        if sampling.min_p > 0.0 {
-            let least = (f64::from(sampling.min_p.min(1.0)) * f64::from(SCALE)) as u64;
-            self.candidates.retain(|c| c.0 >= least);
-        }
-        self.candidates.sort_unstable_by_key(|c| c.1);
-        let total = self.candidates.iter().map(|c| c.0).sum();
-        draw_from(self.candidates.iter().copied(), total, uniform)
+        math::weights(values, max, temperature, &mut self.weights);
+        let all = self.weights.iter().zip(0..).map(|(&weight, token)| Weighed { weight, token });
+        truncate_and_draw(all, values.len(), sampling, &mut self.candidates, uniform)
     }
+}
+
+/// Applies top-p and min-p to `count` tokens, which come in ascending order, and draws one of those that are left.
+fn truncate_and_draw(
+    tokens: impl Iterator<Item = Weighed> + Clone,
+    count: usize,
+    sampling: &Sampling,
+    candidates: &mut Vec<Weighed>,
+    uniform: u64,
+) -> Token {
+    let mut total = tokens.clone().map(|t| t.weight).sum::<u64>();
+    if sampling.top_p >= 1.0 && sampling.min_p <= 0.0 {
+        return draw_from(tokens, total, uniform);
+    }
+    let mut least = Weighed { weight: 0, token: Token::MAX };
+    if sampling.top_p < 1.0 {
+        let mass = mass(total, sampling.top_p);
+        // Tokens this light add up to no more than what top-p leaves out, so the nucleus lies among the others.
+        let light = (total - mass) / count.max(1) as u64;
+        candidates.clear();
+        candidates.extend(tokens.clone().filter(|t| t.weight > light));
+        least = select::nucleus(candidates, mass);
+    }
+    let min_p = (f64::from(sampling.min_p.clamp(0.0, 1.0)) * f64::from(SCALE)) as u64;
+    if min_p > least.weight {
+        least = Weighed { weight: min_p, token: Token::MAX };
+    }
+    let kept = tokens.filter(|t| t.reaches(least));
+    total = kept.clone().map(|t| t.weight).sum();
+    draw_from(kept, total, uniform)
 }
 
 /// The part of `total` that a nucleus of `top_p` has to reach; at least 1, so that the nucleus is never empty.
@@ -174,11 +192,11 @@ fn mass(total: u64, top_p: f32) -> u64 {
 }
 
 /// The token at `uniform / 2⁵³` of the way through the weights.
-fn draw_from(weights: impl Iterator<Item = (u64, Token)>, total: u64, uniform: u64) -> Token {
+fn draw_from(tokens: impl Iterator<Item = Weighed>, total: u64, uniform: u64) -> Token {
     let target = ((u128::from(uniform) * u128::from(total)) >> 53) as u64;
     let mut sum = 0;
     let mut last = 0;
-    for (weight, token) in weights {
+    for Weighed { weight, token } in tokens {
         sum += weight;
         last = token;
         if sum > target {

@@ -123,12 +123,18 @@ fn conversion(options: &LoadOptions) -> Conversion {
     Conversion { float, isq: options.isq }
 }
 
-/// The name that clients ask for: configured, or the file's without its ending.
+/// The name that clients ask for: configured, or the file's without its ending and without the number of a part.
 fn name(options: &LoadOptions) -> String {
     let from_path = |path: &Path| {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
-        name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
+        let name = name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned());
+        // `NAME-00001-of-00003`
+        let part = name.len().checked_sub("-00001-of-00003".len()).and_then(|at| name.split_at_checked(at));
+        match part {
+            Some((stem, part)) if part.starts_with('-') && part.get(6..10) == Some("-of-") => stem.to_owned(),
+            _ => name,
+        }
     };
     options.name.clone().unwrap_or_else(|| from_path(options.path()))
 }

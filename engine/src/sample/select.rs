@@ -1,10 +1,22 @@
 //! The largest few of many, without sorting the many.
 
-use std::cmp::Ordering;
-
 use policies::request::Token;
 
 use super::scan::{BLOCK, Maxima};
+
+/// A token with its weight in the draw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Weighed {
+    pub(super) weight: u64,
+    pub(super) token: Token,
+}
+
+impl Weighed {
+    /// Whether this one is at least as heavy as `other`, or equally heavy and no higher a token.
+    pub(super) fn reaches(self, other: Self) -> bool {
+        self.weight > other.weight || (self.weight == other.weight && self.token <= other.token)
+    }
+}
 
 /// The `n` largest values with their tokens, largest first, ties by lower token.
 ///
@@ -35,18 +47,18 @@ pub(super) fn top(values: &[f32], maxima: &Maxima, n: usize, out: &mut Vec<(f32,
     out.sort_unstable_by(order);
 }
 
-/// Keeps the smallest set of heaviest candidates whose weights add up to `mass` (ties by lower token), in no particular
-/// order; all of them when they do not reach it.
+/// The lightest of the smallest set of heaviest candidates whose weights add up to `mass` (ties by lower token); the
+/// lightest of all when they do not reach it. Reorders the candidates, of which there is at least one.
 ///
 /// Halves the range in which the boundary lies, as a quickselect does by rank: linear time.
-pub(super) fn nucleus(candidates: &mut Vec<(u64, Token)>, mass: u64) {
-    let order = |a: &(u64, Token), b: &(u64, Token)| -> Ordering { b.0.cmp(&a.0).then(a.1.cmp(&b.1)) };
+pub(super) fn nucleus(candidates: &mut [Weighed], mass: u64) -> Weighed {
+    let order = |a: &Weighed, b: &Weighed| b.weight.cmp(&a.weight).then(a.token.cmp(&b.token));
     let (mut low, mut high, mut below) = (0, candidates.len(), 0_u64);
     // The boundary is in low..high: the heaviest `low` weigh `below`, less than `mass`.
     while high - low > 1 {
         let half = (high - low) / 2;
         candidates[low..high].select_nth_unstable_by(half, order);
-        let weight = candidates[low..low + half].iter().map(|c| c.0).sum::<u64>();
+        let weight = candidates[low..low + half].iter().map(|c| c.weight).sum::<u64>();
         if below + weight >= mass {
             high = low + half;
         } else {
@@ -54,5 +66,5 @@ pub(super) fn nucleus(candidates: &mut Vec<(u64, Token)>, mass: u64) {
             below += weight;
         }
     }
-    candidates.truncate(high);
+    candidates[low]
 }

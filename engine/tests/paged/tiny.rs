@@ -147,6 +147,7 @@ fn split_files_are_one_model() {
     let (mut split, split_card) = PagedEngine::load(&gguf_f32(&parts[1])).unwrap();
     assert_eq!(logits(&mut whole, &tokens), logits(&mut split, &tokens));
     assert_eq!(card.fingerprint, split_card.fingerprint);
+    assert_eq!((card.name.as_str(), split_card.name.as_str()), ("tiny", "tiny"));
     std::fs::remove_file(&parts[1]).unwrap();
     let message = PagedEngine::load(&gguf_f32(&parts[0])).unwrap_err().to_string();
     assert!(message.contains("part 2 of 3 missing"), "{message}");
