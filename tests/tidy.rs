@@ -82,22 +82,48 @@ fn is_test(file: &Path) -> bool {
         || file.iter().any(|part| part == "tests" || part == "benches" || part == "examples")
 }
 
-/// Rust files that are not tests, each with its code: comments are cut off, and so is a module of tests at the end.
+/// Rust files that are not tests, each with its code: without comments and without items for tests.
 fn code() -> Vec<(PathBuf, Vec<(usize, String)>)> {
     texts()
         .into_iter()
         .filter(|(file, _)| file.extension().is_some_and(|e| e == "rs") && !is_test(file))
         .map(|(file, text)| {
-            let end = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
-            let lines = text[..end]
+            let mut skips = Skipper::default();
+            let lines = text
                 .lines()
                 .enumerate()
                 .map(|(i, line)| (i + 1, without_comment(line).trim_end().to_owned()))
-                .filter(|(_, line)| !line.trim().is_empty())
+                .filter(|(_, line)| !skips.skips(line) && !line.trim().is_empty())
                 .collect();
             (file, lines)
         })
         .collect()
+}
+
+/// Finds the lines of items under `#[cfg(test)]`.
+#[derive(Default)]
+struct Skipper {
+    inside: bool,
+    opened: bool,
+    depth: usize,
+}
+
+impl Skipper {
+    fn skips(&mut self, line: &str) -> bool {
+        if !self.inside {
+            *self = Self { inside: line.trim_start().starts_with("#[cfg(test)]"), ..Self::default() };
+            return self.inside;
+        }
+        let count = |c: char| line.matches(c).count();
+        let opens = count('{') + count('(') + count('[');
+        self.opened |= line.contains('{');
+        self.depth = (self.depth + opens).saturating_sub(count('}') + count(')') + count(']'));
+        let ends = line.ends_with(';') || line.ends_with(',') || (self.opened && line.ends_with('}'));
+        if self.depth == 0 && ends {
+            self.inside = false;
+        }
+        true
+    }
 }
 
 /// The line up to `//`, unless that stands in a text (a URL, say).

@@ -99,6 +99,7 @@ fn b22_body_limit() {
             (node.figure_where(HTTP_REQUESTS, "status=\"413\"") == i as f64 + 1.0).then_some(())
         });
     }
+    assert!(node.log().contains("413"), "a refusal is logged: {}", node.log());
     client.ok(CHAT, &chat("still here", 4));
     node.assert_idle();
 }

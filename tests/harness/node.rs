@@ -17,6 +17,7 @@ pub const PROMPT_TOKENS: &str = "vllm:prompt_tokens_total";
 pub const GENERATION_TOKENS: &str = "vllm:generation_tokens_total";
 pub const PREFILLED_TOKENS: &str = "actor_node_prefilled_tokens_total";
 pub const PAGES_USED: &str = "actor_node_kv_pages_used";
+pub const STEPS: &str = "actor_node_engine_step_seconds_count";
 pub const SESSIONS: &str = "actor_node_gateway_sessions";
 pub const REQUESTS: &str = "actor_node_requests_total";
 pub const HTTP_REQUESTS: &str = "actor_node_http_requests_total";

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{CHAT, COMPLETIONS, chunk_text, completion, solo, streamed};
 use crate::harness::http::Raw;
-use crate::harness::node::{Node, RUNNING};
+use crate::harness::node::{Node, PAGES_USED, RUNNING, SESSIONS, STEPS};
 use crate::harness::wait_for;
 
 /// Keys of a node whose long answers take longer than any test: a token in 20 ms.
@@ -134,7 +134,25 @@ fn b96_a_hanging_engine_is_noticed() {
         (client.get("/health").unwrap().status == 200).then_some(())
     });
     assert!(node.log().contains("does not end"), "{}", node.log());
-    for figure in [RUNNING, crate::harness::node::PAGES_USED, crate::harness::node::SESSIONS] {
+    for figure in [RUNNING, PAGES_USED, SESSIONS] {
         node.wait_for_figure(figure, 0.0);
     }
+}
+
+/// B92: the node answers during the longest step; a client that leaves is forgotten without waiting for it.
+#[test]
+fn b92_probes_are_answered_during_a_step() {
+    let keys = [("ENGINE__FAKE__STEP_OVERHEAD", "60s"), ("ENGINE__STALL_AFTER", "1h")];
+    let node = Node::fake_with(&[], &keys);
+    let client = node.client();
+    let waiting = Raw::post(&node.base, COMPLETIONS, &completion("a step of a minute", 8));
+    node.wait_for_figure(SESSIONS, 1.0);
+    for _ in 0..20 {
+        for path in ["/health", "/liveness", "/readiness", "/metrics", "/v1/models"] {
+            assert_eq!(client.get(path).unwrap().status, 200, "{path}");
+        }
+    }
+    drop(waiting);
+    node.wait_for_figure(SESSIONS, 0.0);
+    assert_eq!(node.figure(STEPS), 0.0, "all of this happened during the first step");
 }

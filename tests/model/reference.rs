@@ -48,6 +48,20 @@ fn b102_messages_are_ordinary_text() {
     }
 }
 
+/// B102: long runs of the same, and code, come back as they were.
+#[test]
+fn b102_long_and_strange_texts_come_back() {
+    let node = node();
+    let code =
+        "fn f<T>(x: &'a [T]) -> Option<&'a T> { x.iter().find(|y| y.0 == 0x1F && *y != b\"\\n\") }\r\n\t\t";
+    for text in [" ".repeat(1_000_000), "a".repeat(300_000), code.repeat(3000), "👩\u{200d}🚀".repeat(20_000)]
+    {
+        let ids = tokenize(node, &text);
+        assert!(!ids.is_empty() && ids.len() < text.len(), "{} ids", ids.len());
+        assert!(detokenize(node, &ids) == text, "{} bytes", text.len());
+    }
+}
+
 /// The rendered template is what other implementations render, and a chat is the completion of it.
 #[test]
 fn a_chat_is_the_completion_of_its_rendered_text() {
