@@ -1,6 +1,6 @@
 //! Engine `paged`: against an independent reference and an oracle in 64 bits, and against itself in other batches.
 
-// Marked as tests, since helpers here may panic as tests do.
+// Marked as test code, which may panic where other code may not.
 #[cfg(test)]
 #[path = "paged/common.rs"]
 mod common;
