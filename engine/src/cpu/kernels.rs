@@ -143,11 +143,11 @@ impl<const BITS: usize, const LEN: usize, const SUPER: bool, const MIN: bool> Fo
     }
 }
 
-/// How far ahead of its use a panel is fetched. The hardware's own prefetching stops at every 4 KiB page, and panels
-/// are read once a step, from memory.
+/// How far ahead of its use a panel is fetched, in bytes. The hardware's own prefetching stops at every 4 KiB page, and
+/// panels are read once a step, from memory. One or two rows wait for memory alone, so they go far ahead; tiles of more
+/// than 8 rows read expanded panels, which lie in L2.
 const AHEAD: usize = 2048;
-/// Tiles with more rows read expanded panels, which lie in L2.
-const AHEAD_ROWS: usize = 8;
+const FAR_AHEAD: usize = 8192;
 
 /// `sums[r][p] += x[r] · panel p`, over `blocks` blocks, as one chain of fused multiply-adds for each output.
 ///
@@ -170,9 +170,13 @@ pub(super) unsafe fn tile<S: Simd, F: Format, const R: usize, const P: usize>(
         for p in 1..P {
             at[p] = at[0].wrapping_add(p * stride);
         }
-        for p in 0..if R <= AHEAD_ROWS { P } else { 0 } {
+        for p in 0..P {
             for line in 0..F::BYTES.div_ceil(64) {
-                s.prefetch(at[p].wrapping_add(AHEAD + line * 64));
+                match R {
+                    1..=2 => s.prefetch::<true>(at[p].wrapping_add(FAR_AHEAD + line * 64)),
+                    3..=8 => s.prefetch::<false>(at[p].wrapping_add(AHEAD + line * 64)),
+                    _ => {}
+                }
             }
         }
         for group in 0..F::BLOCK / F::GROUP {

@@ -128,13 +128,19 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// `2^n` for whole `n` in `-126..=127`; anything for other values.
     fn exp2_whole(self, n: Self::F) -> Self::F;
 
-    /// Asks for a cache line that will be read soon; any address is fine.
+    /// Asks for a cache line that will be read soon, into L1 or (`FAR`) into L2, where more requests can be under way;
+    /// any address is fine.
     #[inline(always)]
-    fn prefetch(self, at: *const u8) {
+    fn prefetch<const FAR: bool>(self, at: *const u8) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a hint; it never faults, and SSE is part of x86-64.
         unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+            use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+            if FAR {
+                _mm_prefetch::<_MM_HINT_T1>(at.cast());
+            } else {
+                _mm_prefetch::<_MM_HINT_T0>(at.cast());
+            }
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = at;

@@ -266,8 +266,8 @@ impl<T: KvElem> Run<'_, T> {
                 // A page's part of one KV head is small and the next page is anywhere in memory. Few pairs means that
                 // nobody has read it lately: fetch K a block ahead, V while the scores are computed.
                 if R <= AHEAD_PAIRS {
-                    s.prefetch(next_k.cast());
-                    s.prefetch(own_v.cast());
+                    s.prefetch::<true>(next_k.cast());
+                    s.prefetch::<true>(own_v.cast());
                     (next_k, own_v) = (next_k.wrapping_add(BLOCK), own_v.wrapping_add(BLOCK));
                 }
                 // SAFETY: a block of K has `head_dim` vectors, q has `head_dim * R` values.
