@@ -95,7 +95,7 @@ impl ControllerState {
                 self.doors.to_gateways(|| GatewayMsg::ModelReady(card.clone()));
             }
             ControllerMsg::WorkerLoad { worker, load } => {
-                self.core.worker_load(now, &worker, load, &mut effects)
+                self.core.worker_load(now, &worker, load, &mut effects);
             }
             ControllerMsg::WorkerDraining(worker) => self.core.worker_draining(&worker),
             ControllerMsg::WorkerLeft(worker) => {

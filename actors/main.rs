@@ -71,5 +71,6 @@ fn print(to_stdout: bool, text: &str) {
     if text.is_empty() {
         return;
     }
-    let _ = if to_stdout { writeln!(std::io::stdout(), "{text}") } else { writeln!(std::io::stderr(), "{text}") };
+    let _ =
+        if to_stdout { writeln!(std::io::stdout(), "{text}") } else { writeln!(std::io::stderr(), "{text}") };
 }

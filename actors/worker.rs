@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::identity::next_incarnation;
-use config::{Config, Dur};
 use config::ids::{NodeId, WorkerId};
+use config::{Config, Dur};
 use engine::{EngineError, ModelCard};
 use policies::placement::WorkerInfo;
 use policies::time::{Span, Time};

@@ -95,9 +95,12 @@ fn detokenize(node: &Node, ids: &[u32]) -> String {
     answer["prompt"].as_str().expect("text").to_owned()
 }
 
-/// Alternatives of each token of the reference's texts after the first, as the node has them, beside the reference's own:
-/// `(names and log-probabilities, ids and logits)`. All but the last position of a text.
-fn alternatives(node: &Node, top: u32) -> Vec<(Vec<(String, f64)>, &'static [(u32, f64)])> {
+/// What the node and what the reference have at a position: names with log-probabilities, ids with logits.
+type Alternatives = (Vec<(String, f64)>, &'static [(u32, f64)]);
+
+/// Alternatives of each token of the reference's texts after the first, as the node has them, beside the reference's own
+/// after the token before.
+fn alternatives(node: &Node, top: u32) -> Vec<Alternatives> {
     let mut all = Vec::new();
     for text in &reference().texts {
         let request = with(&completion(json!(text.ids), 1), json!({"logprobs": top, "echo": true}));
@@ -119,7 +122,7 @@ fn alternatives(node: &Node, top: u32) -> Vec<(Vec<(String, f64)>, &'static [(u3
 
 /// At how many positions the node's likeliest token is the reference's, and at how many that can be told: a token that is
 /// not whole characters has no name to compare.
-fn top_agreement(node: &Node, alternatives: &[(Vec<(String, f64)>, &[(u32, f64)])]) -> (usize, usize) {
+fn top_agreement(node: &Node, alternatives: &[Alternatives]) -> (usize, usize) {
     let (mut agree, mut compared) = (0, 0);
     for (got, expected) in alternatives {
         let name = detokenize(node, &[expected[0].0]);

@@ -139,7 +139,9 @@ impl Actor for Scheduler {
         state: &mut SchedulerState,
     ) -> Result<(), ActorProcessingErr> {
         // Not joined: the step under way may take long or never end, and an async thread must not wait for it.
-        state.host.take().map(EngineHost::detach);
+        if let Some(host) = state.host.take() {
+            host.detach();
+        }
         Ok(())
     }
 }
@@ -153,7 +155,7 @@ impl SchedulerState {
                 let (request, attempt) = (spec.id, spec.attempt);
                 let result = self.core.submit(now, *spec);
                 debug!(request = %request, attempt = %attempt, ?result, "submitted");
-                self.outbox.admitted(gateway, request, attempt, result);
+                self.outbox.admitted(&gateway, request, attempt, result);
             }
             SchedulerMsg::Cancel { request, attempt } => {
                 self.core.cancel(now, request, attempt);
@@ -237,7 +239,7 @@ impl Outbox {
     /// Answers a submission, and remembers whose request it is.
     pub fn admitted(
         &mut self,
-        gateway: NodeId,
+        gateway: &NodeId,
         request: RequestId,
         attempt: Attempt,
         result: Result<(), policies::batch::Refusal>,
@@ -246,7 +248,7 @@ impl Outbox {
             self.owners.insert(request, (attempt, gateway.clone()));
         }
         let worker = self.worker.clone();
-        self.doors.to_gateway(&gateway, GatewayMsg::Admission { worker, request, attempt, result });
+        self.doors.to_gateway(gateway, GatewayMsg::Admission { worker, request, attempt, result });
     }
 
     /// The attempt was cancelled; later events of it go nowhere.

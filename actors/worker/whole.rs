@@ -66,15 +66,14 @@ impl Actor for Whole {
                 let result = if state.draining {
                     Err(policies::batch::Refusal::Draining)
                 } else {
-                    let bridge = myself.clone();
                     let sink = move |effect: BatchEffect| {
                         // After the bridge's end nobody waits for the event.
-                        let _ = bridge.cast(SchedulerMsg::Events(vec![effect]));
+                        let _ = myself.cast(SchedulerMsg::Events(vec![effect]));
                     };
                     state.engine.submit(*spec, std::sync::Arc::new(sink))
                 };
                 debug!(request = %request, attempt = %attempt, ?result, "submitted");
-                state.outbox.admitted(gateway, request, attempt, result);
+                state.outbox.admitted(&gateway, request, attempt, result);
             }
             SchedulerMsg::Cancel { request, attempt } => {
                 state.engine.cancel(request, attempt);

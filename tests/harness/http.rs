@@ -10,39 +10,39 @@ use super::DEADLINE;
 
 /// A client of one node.
 #[derive(Clone)]
-pub struct Client {
+pub(crate) struct Client {
     base: String,
     http: reqwest::blocking::Client,
 }
 
 /// A whole response.
 #[derive(Debug)]
-pub struct Response {
+pub(crate) struct Response {
     /// Status code.
-    pub status: u16,
+    pub(crate) status: u16,
     /// Headers.
-    pub headers: reqwest::header::HeaderMap,
+    pub(crate) headers: reqwest::header::HeaderMap,
     body: Vec<u8>,
 }
 
 impl Response {
     /// The body as text.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.body.clone()).expect("the body is UTF-8")
     }
 
     /// The body as JSON.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e} in {}", self.text()))
     }
 
     /// A header as text.
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
     /// Asserts OpenAI's error shape with this status and gives the error object.
-    pub fn error(&self, status: u16) -> Value {
+    pub(crate) fn error(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", self.text());
         assert_eq!(self.header("content-type"), Some("application/json"), "{}", self.text());
         let error = self.json()["error"].clone();
@@ -58,18 +58,18 @@ impl Response {
 
 impl Client {
     /// A client of the node at `base`.
-    pub fn new(base: &str) -> Self {
+    pub(crate) fn new(base: &str) -> Self {
         let http = reqwest::blocking::Client::builder().timeout(DEADLINE).no_proxy().build().unwrap();
         Self { base: base.to_owned(), http }
     }
 
     /// GET.
-    pub fn get(&self, path: &str) -> reqwest::Result<Response> {
+    pub(crate) fn get(&self, path: &str) -> reqwest::Result<Response> {
         Self::whole(self.http.get(format!("{}{path}", self.base)).send()?)
     }
 
     /// Any method, headers and body.
-    pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Response {
+    pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Response {
         let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
         let mut request = self.http.request(method, format!("{}{path}", self.base)).body(body);
         for (name, value) in headers {
@@ -79,19 +79,19 @@ impl Client {
     }
 
     /// POST of JSON.
-    pub fn post(&self, path: &str, body: &Value) -> Response {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Response {
         self.send("POST", path, &[("content-type", "application/json")], body.to_string().into_bytes())
     }
 
     /// POST of JSON that is answered 200; gives the body.
-    pub fn ok(&self, path: &str, body: &Value) -> Value {
+    pub(crate) fn ok(&self, path: &str, body: &Value) -> Value {
         let response = self.post(path, body);
         assert_eq!(response.status, 200, "{}", response.text());
         response.json()
     }
 
     /// POST of a streaming request: all events up to `[DONE]`, which has to be the last line.
-    pub fn stream(&self, path: &str, body: &Value) -> Vec<Value> {
+    pub(crate) fn stream(&self, path: &str, body: &Value) -> Vec<Value> {
         let mut body = body.clone();
         body["stream"] = true.into();
         let response = self.post(path, &body);
@@ -108,24 +108,24 @@ impl Client {
 
 /// A stream of any kind as one: every choice's text, finish reason and role, and the usage chunk.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Streamed {
+pub(crate) struct Streamed {
     /// By choice.
-    pub choices: Vec<Choice>,
+    pub(crate) choices: Vec<Choice>,
     /// Of the usage chunk, if there was one.
-    pub usage: Option<Value>,
+    pub(crate) usage: Option<Value>,
 }
 
 /// One choice of a stream or of a whole answer.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Choice {
+pub(crate) struct Choice {
     /// The whole text.
-    pub text: String,
+    pub(crate) text: String,
     /// Why it ended.
-    pub finish: String,
+    pub(crate) finish: String,
 }
 
 /// Joins the events of a stream; checks what holds for every stream (ids, one finish a choice, nothing after it).
-pub fn join(events: &[Value]) -> Streamed {
+pub(crate) fn join(events: &[Value]) -> Streamed {
     let mut all = Streamed::default();
     for event in events {
         assert!(event.get("error").is_none(), "{event}");
@@ -164,7 +164,7 @@ pub fn join(events: &[Value]) -> Streamed {
 }
 
 /// The choices of a whole answer, in order.
-pub fn choices(answer: &Value) -> Vec<Choice> {
+pub(crate) fn choices(answer: &Value) -> Vec<Choice> {
     let choices = answer["choices"].as_array().expect("choices");
     let one = |(i, choice): (usize, &Value)| {
         assert_eq!(choice["index"], i);
@@ -176,14 +176,14 @@ pub fn choices(answer: &Value) -> Vec<Choice> {
 }
 
 /// The only choice of a whole answer.
-pub fn only(answer: &Value) -> Choice {
+pub(crate) fn only(answer: &Value) -> Choice {
     let mut choices = choices(answer);
     assert_eq!(choices.len(), 1, "{answer}");
     choices.remove(0)
 }
 
 /// The events of a complete SSE body.
-pub fn events(text: &str) -> Vec<Value> {
+pub(crate) fn events(text: &str) -> Vec<Value> {
     let mut lines: Vec<&str> = text.lines().filter(|l| !l.is_empty()).collect();
     assert_eq!(lines.pop(), Some("data: [DONE]"), "the stream does not end with [DONE]: {text}");
     lines
@@ -193,7 +193,7 @@ pub fn events(text: &str) -> Vec<Value> {
 }
 
 /// Text of one choice of a completion stream (`text`) or chat stream (`delta.content`).
-pub fn text_of(events: &[Value], index: u64) -> String {
+pub(crate) fn text_of(events: &[Value], index: u64) -> String {
     events
         .iter()
         .flat_map(|e| e["choices"].as_array().into_iter().flatten())
@@ -203,18 +203,18 @@ pub fn text_of(events: &[Value], index: u64) -> String {
 }
 
 /// A raw connection that has sent a POST and reads the answer line by line.
-pub struct Raw {
+pub(crate) struct Raw {
     reader: BufReader<TcpStream>,
 }
 
 impl Raw {
     /// Sends a POST of JSON to the node at `base` and reads nothing yet.
-    pub fn post(base: &str, path: &str, body: &Value) -> Self {
+    pub(crate) fn post(base: &str, path: &str, body: &Value) -> Self {
         Self::post_with(base, path, body, &[])
     }
 
     /// As [`Raw::post`], with more headers.
-    pub fn post_with(base: &str, path: &str, body: &Value, headers: &[(&str, &str)]) -> Self {
+    pub(crate) fn post_with(base: &str, path: &str, body: &Value, headers: &[(&str, &str)]) -> Self {
         let body = body.to_string();
         let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let mut stream = TcpStream::connect(base.strip_prefix("http://").unwrap()).unwrap();
@@ -229,7 +229,7 @@ impl Raw {
     }
 
     /// Reads until `count` SSE data lines have come.
-    pub fn read_events(&mut self, count: usize) -> Vec<String> {
+    pub(crate) fn read_events(&mut self, count: usize) -> Vec<String> {
         let mut seen = Vec::new();
         let mut line = String::new();
         while seen.len() < count {
@@ -244,7 +244,7 @@ impl Raw {
 
     /// Sends any bytes and reads nothing yet. The other side may answer before it has read all of them and close; then
     /// the rest is not sent.
-    pub fn bytes(base: &str, parts: &[&[u8]]) -> Self {
+    pub(crate) fn bytes(base: &str, parts: &[&[u8]]) -> Self {
         let mut stream = TcpStream::connect(base.strip_prefix("http://").unwrap()).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         for part in parts {
@@ -256,7 +256,7 @@ impl Raw {
     }
 
     /// Reads one response with a length: its status and its body.
-    pub fn response(mut self) -> (u16, Value) {
+    pub(crate) fn response(mut self) -> (u16, Value) {
         let mut line = String::new();
         self.reader.read_line(&mut line).unwrap();
         let status =
@@ -283,7 +283,7 @@ impl Raw {
     }
 
     /// Reads to the end of the connection or of the body: the data lines that are left, the last one `[DONE]`.
-    pub fn remaining(mut self) -> Vec<String> {
+    pub(crate) fn remaining(mut self) -> Vec<String> {
         let mut seen = Vec::new();
         let mut line = String::new();
         loop {
@@ -299,7 +299,7 @@ impl Raw {
     }
 
     /// Reads whatever comes until the connection ends or `limit` passes.
-    pub fn rest(mut self, limit: Duration) -> String {
+    pub(crate) fn rest(mut self, limit: Duration) -> String {
         self.reader.get_ref().set_read_timeout(Some(limit)).unwrap();
         let mut all = Vec::new();
         // A time-out is an answer too: what came until then.

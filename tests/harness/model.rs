@@ -9,7 +9,7 @@ use super::node::binary;
 ///
 /// # Panics
 /// When it is not cached and cannot be fetched: a test that needs the model fails then and is not skipped.
-pub fn default_file() -> &'static Path {
+pub(crate) fn default_file() -> &'static Path {
     static FILE: OnceLock<PathBuf> = OnceLock::new();
     FILE.get_or_init(|| {
         let out = binary().args(["model", "pull"]).output().expect("actor-node runs");

@@ -9,18 +9,18 @@ use super::http::Client;
 use super::{DEADLINE, wait_for};
 
 /// Figures that tests look at.
-pub const RUNNING: &str = "vllm:num_requests_running";
-pub const WAITING: &str = "vllm:num_requests_waiting";
-pub const PREEMPTIONS: &str = "vllm:num_preemptions_total";
-pub const PREFIX_HITS: &str = "vllm:prefix_cache_hits_total";
-pub const PROMPT_TOKENS: &str = "vllm:prompt_tokens_total";
-pub const GENERATION_TOKENS: &str = "vllm:generation_tokens_total";
-pub const PREFILLED_TOKENS: &str = "actor_node_prefilled_tokens_total";
-pub const PAGES_USED: &str = "actor_node_kv_pages_used";
-pub const STEPS: &str = "actor_node_engine_step_seconds_count";
-pub const SESSIONS: &str = "actor_node_gateway_sessions";
-pub const REQUESTS: &str = "actor_node_requests_total";
-pub const HTTP_REQUESTS: &str = "actor_node_http_requests_total";
+pub(crate) const RUNNING: &str = "vllm:num_requests_running";
+pub(crate) const WAITING: &str = "vllm:num_requests_waiting";
+pub(crate) const PREEMPTIONS: &str = "vllm:num_preemptions_total";
+pub(crate) const PREFIX_HITS: &str = "vllm:prefix_cache_hits_total";
+pub(crate) const PROMPT_TOKENS: &str = "vllm:prompt_tokens_total";
+pub(crate) const GENERATION_TOKENS: &str = "vllm:generation_tokens_total";
+pub(crate) const PREFILLED_TOKENS: &str = "actor_node_prefilled_tokens_total";
+pub(crate) const PAGES_USED: &str = "actor_node_kv_pages_used";
+pub(crate) const STEPS: &str = "actor_node_engine_step_seconds_count";
+pub(crate) const SESSIONS: &str = "actor_node_gateway_sessions";
+pub(crate) const REQUESTS: &str = "actor_node_requests_total";
+pub(crate) const HTTP_REQUESTS: &str = "actor_node_http_requests_total";
 const BROKEN_INVARIANTS: &str = "actor_node_broken_invariants_total";
 const TASK_PANICS: &str = "actor_node_task_panics_total";
 const RESTARTS: &str = "actor_node_actor_restarts_total";
@@ -30,16 +30,16 @@ const KEPT: usize = 200;
 
 /// A running node; killed when dropped, and also when the test process ends without dropping it (shared nodes live in
 /// statics, which are never dropped).
-pub struct Node {
+pub(crate) struct Node {
     child: Child,
     /// `http://HOST:PORT`.
-    pub base: String,
+    pub(crate) base: String,
     log: Arc<Mutex<VecDeque<String>>>,
     warden: Child,
 }
 
 /// The binary under test.
-pub fn binary() -> Command {
+pub(crate) fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_actor-node"));
     // A developer's own settings must not leak into a test.
     for (name, _) in std::env::vars() {
@@ -53,14 +53,14 @@ pub fn binary() -> Command {
 impl Node {
     /// Starts a node on a free port with these arguments and settings, and reads its address. It may not be ready yet.
     /// `("RUNTIME__MAX_RUNNING", "1")` sets `runtime.max-running`.
-    pub fn spawn(args: &[&str], keys: &[(&str, &str)]) -> Self {
+    pub(crate) fn spawn(args: &[&str], keys: &[(&str, &str)]) -> Self {
         let named: Vec<(String, &str)> =
             keys.iter().map(|(key, value)| (format!("ACTOR_NODE_{key}"), *value)).collect();
         Self::spawn_in(args, &named.iter().map(|(name, value)| (name.as_str(), *value)).collect::<Vec<_>>())
     }
 
     /// As [`Node::spawn`], with environment variables by their whole names.
-    pub fn spawn_in(args: &[&str], variables: &[(&str, &str)]) -> Self {
+    pub(crate) fn spawn_in(args: &[&str], variables: &[(&str, &str)]) -> Self {
         let listen = ["--http-listen", "127.0.0.1:0"];
         let listen = if args.contains(&listen[0]) { &[][..] } else { &listen[..] };
         let mut child = binary()
@@ -102,17 +102,17 @@ impl Node {
     }
 
     /// Starts a node and waits until it is ready.
-    pub fn ready(args: &[&str]) -> Self {
+    pub(crate) fn ready(args: &[&str]) -> Self {
         Self::ready_with(args, &[])
     }
 
     /// As [`Node::ready`], with settings as in [`Node::spawn`].
-    pub fn ready_with(args: &[&str], keys: &[(&str, &str)]) -> Self {
+    pub(crate) fn ready_with(args: &[&str], keys: &[(&str, &str)]) -> Self {
         Self::spawn(args, keys).until_ready()
     }
 
     /// Waits until it is ready.
-    pub fn until_ready(mut self) -> Self {
+    pub(crate) fn until_ready(mut self) -> Self {
         let client = self.client();
         wait_for("the node to be ready", || {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -124,50 +124,50 @@ impl Node {
     }
 
     /// A node with the fake engine (no model to load), ready.
-    pub fn fake(args: &[&str]) -> Self {
+    pub(crate) fn fake(args: &[&str]) -> Self {
         Self::fake_with(args, &[])
     }
 
     /// As [`Node::fake`], with settings as in [`Node::spawn`].
-    pub fn fake_with(args: &[&str], keys: &[(&str, &str)]) -> Self {
+    pub(crate) fn fake_with(args: &[&str], keys: &[(&str, &str)]) -> Self {
         Self::ready_with(&[&["--engine", "fake"], args].concat(), keys)
     }
 
     /// A client of its API.
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         Client::new(&self.base)
     }
 
     /// The end of its log.
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().iter().cloned().collect::<Vec<_>>().join("\n")
     }
 
     /// Sends a signal by name (`TERM`, `HUP`, `STOP`, …).
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
         assert!(sent.unwrap().success(), "kill -{name}");
     }
 
     /// Waits for the process's end.
-    pub fn wait(&mut self) -> ExitStatus {
+    pub(crate) fn wait(&mut self) -> ExitStatus {
         wait_for("the node to end", || self.child.try_wait().unwrap())
     }
 
     /// Resident memory in bytes.
-    pub fn resident(&self) -> u64 {
+    pub(crate) fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
     /// The value of a figure at `/metrics`, summed over its label sets; 0 when it was never recorded.
-    pub fn figure(&self, name: &str) -> f64 {
+    pub(crate) fn figure(&self, name: &str) -> f64 {
         self.figure_where(name, "")
     }
 
     /// As [`Node::figure`], over the label sets that contain `label` (`status="413"`).
-    pub fn figure_where(&self, name: &str, label: &str) -> f64 {
+    pub(crate) fn figure_where(&self, name: &str, label: &str) -> f64 {
         let text = self.client().get("/metrics").unwrap().text();
         text.lines()
             .filter(|line| !line.starts_with('#'))
@@ -180,12 +180,12 @@ impl Node {
     }
 
     /// Waits until a figure has this value.
-    pub fn wait_for_figure(&self, name: &str, value: f64) {
+    pub(crate) fn wait_for_figure(&self, name: &str, value: f64) {
         wait_for(&format!("{name} to be {value}"), || (self.figure(name) == value).then_some(()));
     }
 
     /// Waits until nothing runs or waits and no page is held (the leak check), and asserts that nothing broke meanwhile.
-    pub fn assert_idle(&self) {
+    pub(crate) fn assert_idle(&self) {
         for figure in [RUNNING, WAITING, PAGES_USED, SESSIONS] {
             self.wait_for_figure(figure, 0.0);
         }
@@ -207,6 +207,7 @@ fn warden(id: u32) -> Child {
 }
 
 impl Drop for Node {
+    #[expect(clippy::print_stderr, reason = "the log belongs to a failing test's output")]
     fn drop(&mut self) {
         // The warden first: after the node's end its id may be another process's. Both may have ended already.
         let _ = self.warden.kill();
