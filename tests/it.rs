@@ -2,11 +2,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::needless_pass_by_value,
-    clippy::type_complexity,
-    clippy::print_stderr,
-    clippy::print_stdout,
-    unreachable_pub,
-    reason = "a test may panic, prints for whoever reads its failure, and builds its values in place; all of the binary is tests"
+    reason = "a test may panic, and builds its values in place; all of the binary is tests"
 )]
 
 mod harness;
