@@ -31,10 +31,19 @@ if [ ! -x "$root/bin/nvcc" ]; then
   done
 fi
 
+# libcuda.so belongs to the driver, which such a machine lacks. This one has the names of its functions, so that programs
+# link; all of them answer 100, "no device". Programs look for libcuda.so.1 when they start: it comes with the driver.
+stub="$root/lib/stubs/libcuda.so"
+if [ ! -e "$stub" ]; then
+  mkdir -p "$root/lib/stubs"
+  grep -ohE '\bcu[A-Z][A-Za-z0-9]*(_v[0-9]+)?\b' "$root/include/cuda.h" | sort -u | sed 's/.*/int &(void) { return 100; }/' |
+    cc -shared -fPIC -Wl,-soname,libcuda.so.1 -x c -o "$stub" -
+fi
+
 "$root/bin/nvcc" --version | tail -n 2 >&2
 cat <<EOF
 export CUDA_HOME="$root" CUDA_PATH="$root" CUDA_ROOT="$root" CUDA_TOOLKIT_ROOT_DIR="$root"
 export PATH="$root/bin:\$PATH"
-export LIBRARY_PATH="$root/lib:\${LIBRARY_PATH:-}" LD_LIBRARY_PATH="$root/lib:\${LD_LIBRARY_PATH:-}"
+export LIBRARY_PATH="$root/lib:$root/lib/stubs:\${LIBRARY_PATH:-}" LD_LIBRARY_PATH="$root/lib:\${LD_LIBRARY_PATH:-}"
 export CUDA_COMPUTE_CAP="\${CUDA_COMPUTE_CAP:-90}"
 EOF

@@ -15,6 +15,8 @@ mod backend;
 mod batch;
 mod budget;
 mod cpu_backend;
+#[cfg(any(feature = "cuda", test))]
+mod cuda_backend;
 mod forward;
 mod load;
 mod open;

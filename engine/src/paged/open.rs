@@ -7,13 +7,17 @@ use std::time::Instant;
 use config::{Device, Dtype, KvDtype};
 use policies::kv::{Fingerprint, PageLayout};
 
+use super::backend::Backend;
 use super::budget::{self, Pages};
 use super::cpu_backend::CpuBackend;
+#[cfg(feature = "cuda")]
+use super::cuda_backend;
 use super::forward::Graph;
 use super::load::{Conversion, Loaded, load};
 use super::options::LoadOptions;
 use super::source::{GgufSource, SafetensorsSource, TensorSource};
 use super::step::Limits;
+use super::weights::Weights;
 use super::{PagedEngine, RaggedBatch, fingerprint, resources};
 use crate::cpu::{self, Compute, KvStore, RopeTable};
 use crate::gguf::{GgufFile, ModelSpec, TensorType};
@@ -21,31 +25,74 @@ use crate::store::ModelFiles;
 use crate::text::{NamedTemplate, TextDescriptor};
 use crate::{EngineError, KvInfo, ModelCard};
 
-/// Loads a model onto the CPU.
+/// What a model is loaded onto: the parts of loading that depend on it.
+pub(super) trait Target {
+    /// How it computes.
+    type Backend: Backend + 'static;
+
+    /// Names its arithmetic in the identity of pages.
+    const KIND: &'static str;
+
+    /// What weights are brought to.
+    fn device(&self) -> &<Self::Backend as Backend>::Device;
+
+    /// Refuses what it cannot compute, before weights are read.
+    fn check(&self, spec: &ModelSpec, layout: &PageLayout) -> Result<(), EngineError>;
+
+    /// Bytes that are free for KV pages beside the loaded weights.
+    fn free_memory(&self, weights: &Weights<Self::Backend>) -> Result<u64, EngineError>;
+
+    /// Allocates the pages.
+    fn backend(
+        self,
+        spec: &ModelSpec,
+        layout: &PageLayout,
+        pages: Pages,
+    ) -> Result<Self::Backend, EngineError>;
+}
+
+/// Loads a model onto the device that the options ask for.
 pub(super) fn open(options: &LoadOptions) -> Result<(PagedEngine, ModelCard), EngineError> {
     let start = Instant::now();
+    let threads = if options.threads == 0 { resources::physical_cores() } else { options.threads };
+    let compute = Arc::new(Compute::new(threads)?);
+    #[cfg(feature = "cuda")]
+    if let Some(target) = cuda_backend::find_device(options.device)? {
+        return open_on(target, compute, options, start);
+    }
     if options.device == Device::Cuda {
         return Err(EngineError::Load(
             "engine.device = cuda, but engine `paged` of this build computes on the CPU only; set it to cpu or auto"
                 .to_owned(),
         ));
     }
-    let threads = if options.threads == 0 { resources::physical_cores() } else { options.threads };
-    let compute = Arc::new(Compute::new(threads)?);
+    open_on(CpuTarget(Arc::clone(&compute)), compute, options, start)
+}
+
+fn open_on<T: Target>(
+    target: T,
+    compute: Arc<Compute>,
+    options: &LoadOptions,
+    start: Instant,
+) -> Result<(PagedEngine, ModelCard), EngineError> {
     let conversion = conversion(options);
+    let read = |source: &dyn TensorSource, spec: &ModelSpec| {
+        target.check(spec, &layout(options, spec)?)?;
+        load::<T::Backend>(source, spec, conversion, target.device(), &compute)
+    };
     // The files are closed at the end of this statement; all that is kept of them is in the device's form.
     let (spec, mut text, loaded) = match &options.files {
         ModelFiles::Gguf(path) => {
             let file = GgufFile::open(path).map_err(load_error)?;
             let spec = ModelSpec::from_gguf(&file).map_err(load_error)?;
             let text = TextDescriptor::from_gguf(&file).map_err(load_error)?;
-            let loaded = read(&GgufSource(&file), &spec, conversion, &compute)?;
+            let loaded = read(&GgufSource(&file), &spec)?;
             (spec, text, loaded)
         }
         ModelFiles::HfDir(dir) => {
             let spec = ModelSpec::from_hf_config(&dir.join("config.json")).map_err(load_error)?;
             let text = TextDescriptor::from_hf_dir(dir).map_err(load_error)?;
-            let loaded = read(&SafetensorsSource::open(dir)?, &spec, conversion, &compute)?;
+            let loaded = read(&SafetensorsSource::open(dir)?, &spec)?;
             (spec, text, loaded)
         }
     };
@@ -55,33 +102,18 @@ pub(super) fn open(options: &LoadOptions) -> Result<(PagedEngine, ModelCard), En
     let layout = layout(options, &spec)?;
     let wanted = options.max_context.map_or(spec.context, |limit| limit.min(spec.context));
     let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
-    let pages = budget::pages(options.kv, &layout, wanted, resources::free_memory())?;
-    let dtype = match options.kv_dtype {
-        KvDtype::F16 => cpu::KvDtype::F16,
-        KvDtype::F32 => cpu::KvDtype::F32,
-    };
-    let kv = KvStore::new(
-        spec.layers,
-        pages.count as usize,
-        options.page_tokens,
-        spec.kv_heads,
-        spec.head_dim,
-        dtype,
-    )?;
-    let frequencies = spec.rope.frequencies();
-    let table =
-        RopeTable::new(&frequencies.inv_freq, pages.context as usize, f64::from(frequencies.magnitude));
-    let backend = CpuBackend::new(Arc::clone(&compute), kv, table, spec.rope.style.into(), spec.heads);
+    let pages = budget::pages(options.kv, &layout, wanted, target.free_memory(&loaded.weights)?)?;
+    let backend = target.backend(&spec, &layout, pages)?;
     let card = ModelCard {
         name: name(options),
         description: describe(&spec, &loaded),
         text: Arc::new(text),
-        fingerprint: identify(&spec, &loaded, conversion, &layout),
+        fingerprint: identify::<T>(&spec, &loaded, conversion, &layout),
         max_context: pages.context,
         vocab: u32::try_from(spec.vocab).unwrap_or(u32::MAX),
     };
     let weight_bytes = loaded.weights.bytes();
-    log(&card, &layout, pages, wanted, weight_bytes, threads, start);
+    log(&card, &layout, pages, wanted, weight_bytes, (T::KIND, compute.threads()), start);
     let limits = Limits {
         vocab: card.vocab,
         context: pages.context,
@@ -100,13 +132,41 @@ pub(super) fn open(options: &LoadOptions) -> Result<(PagedEngine, ModelCard), En
     Ok((engine, card))
 }
 
-fn read(
-    source: &dyn TensorSource,
-    spec: &ModelSpec,
-    conversion: Conversion,
-    compute: &Compute,
-) -> Result<Loaded<CpuBackend>, EngineError> {
-    load::<CpuBackend>(source, spec, conversion, compute, compute)
+/// The CPU.
+struct CpuTarget(Arc<Compute>);
+
+impl Target for CpuTarget {
+    type Backend = CpuBackend;
+
+    const KIND: &'static str = "cpu";
+
+    fn device(&self) -> &Compute {
+        &self.0
+    }
+
+    fn check(&self, _spec: &ModelSpec, _layout: &PageLayout) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn free_memory(&self, _weights: &Weights<CpuBackend>) -> Result<u64, EngineError> {
+        Ok(resources::free_memory())
+    }
+
+    fn backend(self, spec: &ModelSpec, layout: &PageLayout, pages: Pages) -> Result<CpuBackend, EngineError> {
+        let dtype = if layout.element_bytes == 4 { cpu::KvDtype::F32 } else { cpu::KvDtype::F16 };
+        let kv = KvStore::new(
+            spec.layers,
+            pages.count as usize,
+            layout.page_tokens as usize,
+            spec.kv_heads,
+            spec.head_dim,
+            dtype,
+        )?;
+        let frequencies = spec.rope.frequencies();
+        let table =
+            RopeTable::new(&frequencies.inv_freq, pages.context as usize, f64::from(frequencies.magnitude));
+        Ok(CpuBackend::new(self.0, kv, table, spec.rope.style.into(), spec.heads))
+    }
 }
 
 fn load_error(error: impl std::fmt::Display) -> EngineError {
@@ -139,7 +199,7 @@ fn name(options: &LoadOptions) -> String {
     options.name.clone().unwrap_or_else(|| from_path(options.path()))
 }
 
-fn describe(spec: &ModelSpec, loaded: &Loaded<CpuBackend>) -> String {
+fn describe<B: Backend>(spec: &ModelSpec, loaded: &Loaded<B>) -> String {
     let types: Vec<_> = loaded.types.iter().map(|dtype| dtype.name()).collect();
     format!(
         "{}, {:.1}M parameters, {} layers, {}",
@@ -167,9 +227,9 @@ fn layout(options: &LoadOptions, spec: &ModelSpec) -> Result<PageLayout, EngineE
 }
 
 /// Everything that the bytes of a page depend on, apart from its tokens.
-fn identify(
+fn identify<T: Target>(
     spec: &ModelSpec,
-    loaded: &Loaded<CpuBackend>,
+    loaded: &Loaded<T::Backend>,
     conversion: Conversion,
     layout: &PageLayout,
 ) -> Fingerprint {
@@ -178,6 +238,7 @@ fn identify(
     let rope_form = format!("{:?} {:?}", spec.rope.style, frequencies.magnitude.to_bits());
     let shape = format!("{layout:?} heads {} hidden {} ffn {}", spec.heads, spec.hidden, spec.ffn);
     fingerprint(&[
+        ("device", T::KIND.as_bytes()),
         ("architecture", format!("{:?}", spec.architecture).as_bytes()),
         ("weights", &loaded.digest),
         ("conversion", format!("{conversion:?}").as_bytes()),
@@ -194,7 +255,7 @@ fn log(
     pages: Pages,
     wanted: u32,
     weight_bytes: usize,
-    threads: usize,
+    (device, threads): (&str, usize),
     start: Instant,
 ) {
     let tokens = u64::from(pages.count) * u64::from(layout.page_tokens);
@@ -202,6 +263,7 @@ fn log(
         model = %card.name,
         description = %card.description,
         weight_mb = weight_bytes / 1_000_000,
+        device,
         threads,
         seconds = start.elapsed().as_secs_f64(),
         "model loaded"
