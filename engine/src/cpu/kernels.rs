@@ -143,6 +143,40 @@ impl<const BITS: usize, const LEN: usize, const SUPER: bool, const MIN: bool> Fo
     }
 }
 
+/// Where a tile's `R` rows of inputs lie.
+pub(super) trait RowsOf<const R: usize>: Copy {
+    /// Input `input` of row `row`.
+    ///
+    /// # Safety
+    /// `row < R`, and the rows have that many inputs.
+    unsafe fn value(self, row: usize, input: usize) -> f32;
+}
+
+/// `[inputs][R]`, through one pointer: for many rows, which are copied into tiles once and read by every panel.
+#[derive(Clone, Copy)]
+pub(super) struct Interleaved(pub(super) *const f32);
+
+impl<const R: usize> RowsOf<R> for Interleaved {
+    #[inline(always)]
+    unsafe fn value(self, row: usize, input: usize) -> f32 {
+        // SAFETY: the caller's.
+        unsafe { *self.0.add(input * R + row) }
+    }
+}
+
+/// Rows as they are: for few rows, where a copy by one thread would cost more than it saves. A tile with fewer rows than
+/// `R` repeats its last one, whose sums are dropped.
+#[derive(Clone, Copy)]
+pub(super) struct Plain<const R: usize>(pub(super) [*const f32; R]);
+
+impl<const R: usize> RowsOf<R> for Plain<R> {
+    #[inline(always)]
+    unsafe fn value(self, row: usize, input: usize) -> f32 {
+        // SAFETY: the caller's.
+        unsafe { *self.0[row].add(input) }
+    }
+}
+
 /// How far ahead of its use a panel is fetched, in bytes. The hardware's own prefetching stops at every 4 KiB page, and
 /// panels are read once a step, from memory. One or two rows wait for memory alone, so they go far ahead; tiles of more
 /// than 8 rows read expanded panels, which lie in L2.
@@ -151,19 +185,20 @@ const FAR_AHEAD: usize = 8192;
 
 /// `sums[r][p] += x[r] · panel p`, over `blocks` blocks, as one chain of fused multiply-adds for each output.
 ///
-/// `panels` points at the first block of panel 0, the other panels follow at `stride` bytes; `x` is `[inputs][R]`.
+/// `panels` points at the first block of panel 0, the other panels follow at `stride` bytes.
 ///
 /// # Safety
-/// `panels` has `P` panels of `blocks` blocks, `x` has `blocks * F::BLOCK * R` values.
+/// `panels` has `P` panels of `blocks` blocks, `x` has `blocks * F::BLOCK` inputs of `R` rows.
 #[inline(always)]
-pub(super) unsafe fn tile<S: Simd, F: Format, const R: usize, const P: usize>(
+pub(super) unsafe fn tile<S: Simd, F: Format, X: RowsOf<R>, const R: usize, const P: usize>(
     s: S,
     panels: *const u8,
     stride: usize,
     blocks: usize,
-    mut x: *const f32,
+    x: X,
     sums: &mut [[S::F; P]; R],
 ) {
+    let mut input = 0;
     let mut acc = *sums;
     for block in 0..blocks {
         let mut at = [panels.wrapping_add(block * F::BYTES); P];
@@ -200,13 +235,13 @@ pub(super) unsafe fn tile<S: Simd, F: Format, const R: usize, const P: usize>(
                         weights[p] = F::weight(s, &mut chunks[p], scale[p]);
                     }
                     for r in 0..R {
-                        // SAFETY: `x` has R values for each input.
-                        let input = s.splat(unsafe { *x.add(r) });
+                        // SAFETY: `x` has R rows of every input.
+                        let value = s.splat(unsafe { x.value(r, input) });
                         for p in 0..P {
-                            acc[r][p] = s.fma(input, weights[p], acc[r][p]);
+                            acc[r][p] = s.fma(value, weights[p], acc[r][p]);
                         }
                     }
-                    x = x.wrapping_add(R);
+                    input += 1;
                 }
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! Two ways to the same bits. Few rows: the time goes into reading weights, so a unit of work is a few panels, expanded
 //! in registers and multiplied with all rows at once. Many rows: the time goes into multiply-adds, so a unit expands its
-//! panels once into a small buffer (L2) and runs a register tile of rows × panels over it. The rows are first copied
+//! panels once into a small buffer (L2) and runs a register tile of rows × panels over it. Many rows are first copied
 //! into tiles of `[inputs][rows of the tile]`, so that the inner loop reads them through one pointer.
 #![expect(unsafe_code, reason = "units of work write disjoint columns of the outputs; kernels take pointers")]
 #![expect(clippy::needless_range_loop, reason = "parallel arrays in registers read clearest by index")]
@@ -10,7 +10,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-use super::kernels::{Dense, Format, expand, tile};
+use super::kernels::{Dense, Format, Interleaved, Plain, expand, tile};
 use super::packed::{PANEL, SharedMut, with_format};
 use super::scratch::{Scratch, Slot};
 use super::simd::{Kernel, Simd};
@@ -65,7 +65,7 @@ pub fn matmul(compute: &Compute, x: &[f32], rows: usize, products: &mut [Product
     let direct = rows <= limits.direct_rows;
     let tile_rows = if direct { padded_rows(rows) } else { limits.tile_rows };
     let last_rows = (rows - 1) % tile_rows + 1;
-    let packed_rows = rows - last_rows + if direct { tile_rows } else { part_rows(last_rows, tile_rows) };
+    let packed_rows = rows - last_rows + part_rows(last_rows, tile_rows);
     let unit_panels = if direct { direct_panels(tile_rows, limits.wide) } else { limits.tile_panels };
 
     let mut first_unit = 0;
@@ -84,8 +84,8 @@ pub fn matmul(compute: &Compute, x: &[f32], rows: usize, products: &mut [Product
             target
         })
         .collect();
-    let mut tiles = Scratch::take(&TILES, if rows == 1 { 0 } else { packed_rows * inputs });
-    let x = if rows == 1 {
+    let mut tiles = Scratch::take(&TILES, if direct { 0 } else { packed_rows * inputs });
+    let x = if direct {
         x
     } else {
         pack_rows(compute, x, inputs, tile_rows, tiles.values());
@@ -185,7 +185,7 @@ struct Target<'a> {
 struct Unit<'a> {
     target: &'a Target<'a>,
     panels: std::ops::Range<usize>,
-    /// The rows, in tiles of `[inputs][tile_rows]`.
+    /// The rows: as they are for a direct unit, else in tiles of `[inputs][tile_rows]`.
     x: &'a [f32],
     tile_rows: usize,
 }
@@ -280,7 +280,8 @@ impl RowTiles<'_> {
         // SAFETY: both slices have just these lengths.
         unsafe {
             let stride = chunk.count * PANEL * size_of::<f32>();
-            tile::<S, Dense<32>, R, P>(s, buffer.as_ptr().cast(), stride, chunk.count, x.as_ptr(), &mut sums);
+            let x = Interleaved(x.as_ptr());
+            tile::<S, Dense<32>, _, R, P>(s, buffer.as_ptr().cast(), stride, chunk.count, x, &mut sums);
         }
         target.store(s, &sums, first_row, self.unit.panels.start, chunk.last);
     }
@@ -292,13 +293,15 @@ impl Unit<'_> {
         debug_assert_eq!(self.tile_rows, R);
         let weights = self.target.weights;
         let blocks = weights.inputs() / F::BLOCK;
-        assert!(self.x.len() >= weights.inputs() * R, "one tile of rows");
+        let rows = self.target.rows;
+        assert!((1..=R).contains(&rows) && self.x.len() == weights.inputs() * rows, "one tile of rows");
+        let x = Plain::<R>(std::array::from_fn(|r| self.x[r.min(rows - 1) * weights.inputs()..].as_ptr()));
         if self.panels.len() == P {
             let mut sums = [[s.splat(0.0); P]; R];
             let panels = weights.panel(self.panels.start).as_ptr();
             // SAFETY: the unit's P panels exist and lie one after another; x was checked.
             unsafe {
-                tile::<S, F, R, P>(s, panels, weights.panel_bytes(), blocks, self.x.as_ptr(), &mut sums);
+                tile::<S, F, _, R, P>(s, panels, weights.panel_bytes(), blocks, x, &mut sums);
             }
             self.target.store(s, &sums, 0, self.panels.start, true);
         } else {
@@ -306,14 +309,7 @@ impl Unit<'_> {
                 let mut sums = [[s.splat(0.0); 1]; R];
                 // SAFETY: as above, one panel.
                 unsafe {
-                    tile::<S, F, R, 1>(
-                        s,
-                        weights.panel(panel).as_ptr(),
-                        0,
-                        blocks,
-                        self.x.as_ptr(),
-                        &mut sums,
-                    );
+                    tile::<S, F, _, R, 1>(s, weights.panel(panel).as_ptr(), 0, blocks, x, &mut sums);
                 }
                 self.target.store(s, &sums, 0, panel, true);
             }
