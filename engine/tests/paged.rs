@@ -1,4 +1,9 @@
 //! Engine `paged`: against an independent reference and an oracle in 64 bits, and against itself in other batches.
+#![expect(
+    clippy::needless_pass_by_value,
+    clippy::redundant_clone,
+    reason = "a test builds its values in place"
+)]
 
 // Marked as test code, which may panic where other code may not.
 #[cfg(test)]

@@ -9,7 +9,7 @@ use config::engine::Device;
 use config::ids::{Attempt, RequestId, RequestIds};
 use engine::EngineError;
 use engine::store::{ModelFiles, default_model_for_tests};
-use engine::whole::{WholeEngine, WholeOptions};
+use engine::whole::{Capabilities, WholeEngine, WholeOptions};
 use policies::batch::{BatchEffect, Refusal, TokenEvent, Usage};
 use policies::request::{Finish, Logprobs, RequestSpec, ResumedChoice, Sampling, Token};
 use policies::step::SeqKey;
@@ -20,7 +20,7 @@ use serde_json::Value;
 const LIMIT: Duration = Duration::from_secs(300);
 
 static IDS: LazyLock<RequestIds> = LazyLock::new(|| RequestIds::new(1));
-static ENGINE: LazyLock<Mutex<WholeEngine>> = LazyLock::new(|| Mutex::new(start(options())));
+static ENGINE: LazyLock<Mutex<WholeEngine>> = LazyLock::new(|| Mutex::new(start(&options())));
 static REFERENCE: LazyLock<Value> = LazyLock::new(|| {
     let text =
         std::fs::read_to_string("../tests/fixtures/smollm2_reference.json").expect("the reference is there");
@@ -32,8 +32,8 @@ fn engine() -> MutexGuard<'static, WholeEngine> {
     ENGINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn start(options: WholeOptions) -> WholeEngine {
-    WholeEngine::start(&options).expect("the model loads").0
+fn start(options: &WholeOptions) -> WholeEngine {
+    WholeEngine::start(options).expect("the model loads").0
 }
 
 fn options() -> WholeOptions {
@@ -242,7 +242,7 @@ fn a_cancelled_request_is_dropped() {
 
 #[test]
 fn dropping_the_engine_ends_what_runs() {
-    let engine = start(options());
+    let engine = start(&options());
     let mut long = spec(&text(0)[..16], 4000);
     long.ignore_end = true;
     let receiver = submit(&engine, long);
@@ -350,7 +350,7 @@ fn biases_and_penalties_are_applied() {
 
 #[test]
 fn what_cannot_be_served_is_refused() {
-    let engine = start(WholeOptions { max_running: 1, max_waiting: 1, max_context: Some(512), ..options() });
+    let engine = start(&WholeOptions { max_running: 1, max_waiting: 1, max_context: Some(512), ..options() });
     let refused = |spec: RequestSpec| engine.submit(spec, Arc::new(|_| {})).expect_err("it is refused");
     assert!(matches!(refused(spec(&[], 1)), Refusal::Malformed(_)));
     assert!(matches!(refused(spec(&[49_152], 1)), Refusal::Malformed(_)));
@@ -383,7 +383,7 @@ fn what_cannot_be_served_is_refused() {
 
     let error = engine.kv().expect_err("it has no pages").to_string();
     assert!(error.contains("mistralrs") && error.contains("paged"), "{error}");
-    let _: () = assert!(!WholeEngine::CAPABILITIES.pages);
+    assert_eq!(WholeEngine::CAPABILITIES, Capabilities { pages: false });
 }
 
 #[test]
