@@ -83,7 +83,10 @@ def ours(args, engine, round_number):
     # Only while all eight decode: from the last stream's first token to the first stream's last.
     begin, end = max(at[1] for at in streams), min(at[-1] for at in streams)
     counted = sum(1 for at in streams for t in at[1:] if begin < t <= end)
-    result["decode8"] = counted / (end - begin)
+    if end > begin:
+        result["decode8"] = counted / (end - begin)
+    else:  # an engine that runs one stream after another decodes all of them at the pace of one
+        result["decode8"] = statistics.median((len(at) - 2) / (at[-1] - at[1]) for at in streams)
     node.stop()
     return result
 
