@@ -7,7 +7,7 @@ use crate::harness::node::Node;
 
 /// The client's version; a later one may ask for more than we have.
 const CLIENT: &str = "openai==3.57.0";
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openai_client/check.py");
+const SCRIPT: &str = "tests/openai_client/check.py";
 
 /// A folder with the client in it, kept between runs.
 ///

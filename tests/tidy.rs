@@ -37,8 +37,10 @@ const LAYERS: [(&str, &[&str]); 6] = [
 const IMPURE: [&str; 8] =
     ["tokio", "ractor", "ractor_cluster", "axum", "hyper", "reqwest", "mistralrs-core", "candle-core"];
 
+/// Where cargo runs a package's tests. Not `CARGO_MANIFEST_DIR` at compile time: clones that share a target folder share
+/// their test binaries, and the path would be that of the clone which compiled them.
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(".")
 }
 
 fn cargo() -> Command {

@@ -15,8 +15,8 @@ use sim::{Run, Scenario, SimError, run, run_cli, simulate};
 const GOLDEN: &str = "71b50286af1e8e39";
 
 fn small() -> Scenario {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/small.toml");
-    Scenario::load(&path).expect("the small scenario is one")
+    let path = Path::new("scenarios/small.toml");
+    Scenario::load(path).expect("the small scenario is one")
 }
 
 /// Without faults, clients that leave, or refusals: every request is answered in full.
@@ -237,9 +237,9 @@ fn malformed_scenarios_are_refused_with_the_key() {
 
 #[test]
 fn the_command_line_overrides_the_file() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/small.toml");
+    let path = Path::new("scenarios/small.toml");
     let args = SimArgs {
-        scenario: Some(path),
+        scenario: Some(path.to_owned()),
         seed: Some(3),
         requests: Some(9),
         rate: Some(1.5),

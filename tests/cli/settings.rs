@@ -114,7 +114,7 @@ fn a_dump_reads_back_and_layers_override() {
 /// The profiles that come with the source are read as they are.
 #[test]
 fn the_profiles_are_valid() {
-    let profiles = concat!(env!("CARGO_MANIFEST_DIR"), "/config/profiles");
+    let profiles = "config/profiles";
     let mut seen = 0;
     for entry in fs::read_dir(profiles).unwrap() {
         let path = entry.unwrap().path();

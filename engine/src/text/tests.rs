@@ -36,7 +36,7 @@ fn tiny() -> GgufWriter {
 }
 
 fn reference() -> serde_json::Value {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/smollm2_reference.json");
+    let path = "../tests/fixtures/smollm2_reference.json";
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
