@@ -358,6 +358,8 @@ fn what_cannot_be_served_is_refused() {
     assert_eq!(refused(spec(&[1; 512], 1)), Refusal::TooLong { prompt: 512, window: 512 });
     let last = run(&engine, RequestSpec { ignore_end: true, ..spec(&[504; 510], 100) });
     assert_eq!(last.events.len(), 2, "as far as the window reaches");
+    // mistral.rs drops an ended sequence a step after its last event; until then it holds the only slot.
+    idle(&engine);
 
     let mut long = spec(&text(0)[..8], 400);
     long.ignore_end = true;
