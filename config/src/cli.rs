@@ -34,6 +34,8 @@ pub enum Command {
         #[command(subcommand)]
         action: ModelCommand,
     },
+    /// Show the nodes of a cluster, as any of them sees it.
+    Status(StatusArgs),
     /// Simulate a cluster in virtual time and print its latencies.
     Sim(SimArgs),
 }
@@ -53,6 +55,20 @@ pub enum ModelCommand {
         /// Its source as `list` shows it.
         source: String,
     },
+}
+
+/// What to show of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub struct StatusArgs {
+    /// HTTP address of a node (HOST:PORT); without it, the configured http.listen
+    #[arg(long, value_name = "HOST:PORT")]
+    pub at: Option<String>,
+    /// Show it again every second until interrupted
+    #[arg(long)]
+    pub watch: bool,
+    /// Print JSON in place of a table
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// One simulation run.
@@ -89,6 +105,19 @@ pub struct Overrides {
     /// The node's name
     #[arg(long, global = true)]
     pub name: Option<String>,
+    /// Address to listen on for other nodes; port 0 takes a free one
+    #[arg(long, global = true, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// Address that other nodes reach this one at
+    #[arg(long, global = true, value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+    // Not global: `sim` has a `--seed` of its own.
+    /// Address of a node to join through; may be given more than once
+    #[arg(long = "seed", value_name = "HOST:PORT")]
+    pub seeds: Vec<String>,
+    /// File with the secret that all nodes share
+    #[arg(long, global = true, value_name = "PATH")]
+    pub cookie_file: Option<PathBuf>,
     /// Address to serve HTTP on; port 0 takes a free one
     #[arg(long, global = true, value_name = "HOST:PORT")]
     pub http_listen: Option<String>,
@@ -199,8 +228,14 @@ impl Overrides {
     /// Lays the given flags over `config`.
     pub(crate) fn apply(&self, config: &mut Config) {
         set(&mut config.node.roles, self.role.as_ref());
-        set(&mut config.node.name, self.name.as_ref());
-        set(&mut config.http.listen, self.http_listen.as_ref());
+        set_some(&mut config.cluster.name, self.name.as_ref());
+        set_some(&mut config.cluster.listen, self.listen.as_ref());
+        set_some(&mut config.cluster.advertise, self.advertise.as_ref());
+        if !self.seeds.is_empty() {
+            config.cluster.seeds.clone_from(&self.seeds);
+        }
+        set_some(&mut config.cluster.cookie_file, self.cookie_file.as_ref());
+        set_some(&mut config.http.listen, self.http_listen.as_ref());
         set_some(&mut config.model.source, self.model.as_ref());
         set_some(&mut config.model.name, self.model_name.as_ref());
         set_some(&mut config.model.max_context, self.max_context.as_ref());

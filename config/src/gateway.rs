@@ -23,6 +23,9 @@ pub struct GatewayConfig {
     pub default_max_tokens: usize,
     /// Times that a request is placed again after its worker was lost. Default 3.
     pub retry_limit: u32,
+    /// Tokens that a worker may produce ahead of what the client has taken, for each choice: a client that stops
+    /// reading stops its own generation and nobody else's. 0 is no limit. Default 256.
+    pub stream_credit: u32,
 }
 
 impl Default for GatewayConfig {
@@ -35,6 +38,7 @@ impl Default for GatewayConfig {
             max_prompts: 64,
             default_max_tokens: 16,
             retry_limit: 3,
+            stream_credit: 256,
         }
     }
 }

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ConfigError, check};
+use crate::optional;
+use crate::role::{Role, RoleSet};
 use crate::units::{Dur, Size};
 
 /// What a prompt token may take in a request body: seven digits and a comma in a token array. Text takes less.
@@ -12,8 +14,10 @@ const BODY_BYTES_PER_TOKEN: u64 = 8;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HttpConfig {
-    /// `HOST:PORT` to listen on, an IPv6 address in brackets; port 0 takes a free one. Default `127.0.0.1:8080`.
-    pub listen: String,
+    /// `HOST:PORT` to listen on, an IPv6 address in brackets; port 0 takes a free one. Default `auto`: a gateway takes
+    /// `127.0.0.1:8080`, a node without clients (health, metrics and status only) a free port of `127.0.0.1`.
+    #[serde(with = "optional::auto")]
+    pub listen: Option<String>,
     /// The largest request body; a larger one is answered 413. It has to hold a prompt as long as the model's window
     /// (as text or as a token array) and bounds memory as `body-limit` × `max-connections`. Default `16MiB`.
     pub body_limit: Size,
@@ -30,7 +34,7 @@ pub struct HttpConfig {
 impl Default for HttpConfig {
     fn default() -> Self {
         Self {
-            listen: "127.0.0.1:8080".to_owned(),
+            listen: None,
             body_limit: Size::mib(16),
             header_limit: Size::kib(64),
             request_timeout: Dur::from_secs(600),
@@ -41,6 +45,13 @@ impl Default for HttpConfig {
 }
 
 impl HttpConfig {
+    /// Where a node with these roles listens.
+    #[must_use]
+    pub fn listen_address(&self, roles: &RoleSet) -> &str {
+        let own = if roles.contains(Role::Gateway) { "127.0.0.1:8080" } else { "127.0.0.1:0" };
+        self.listen.as_deref().unwrap_or(own)
+    }
+
     /// The smallest `body-limit` that a prompt of `tokens` tokens fits into, however it is written.
     #[must_use]
     pub const fn body_limit_for(tokens: usize) -> Size {
@@ -48,7 +59,9 @@ impl HttpConfig {
     }
 
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
-        check_address("http.listen", &self.listen)?;
+        if let Some(listen) = &self.listen {
+            check_address("http.listen", listen)?;
+        }
         let size = |ok, key, value| check(ok, key, value, "use at least 1KiB and at most 1GiB");
         let sane = Size::kib(1)..=Size::mib(1024);
         size(sane.contains(&self.body_limit), "http.body-limit", self.body_limit)?;

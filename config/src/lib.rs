@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 pub mod cli;
+pub mod cluster;
 pub mod controller;
 pub mod engine;
 pub mod error;
@@ -26,13 +27,14 @@ pub mod units;
 mod keys;
 mod optional;
 
-pub use cli::{Cli, Command, Exit, ModelCommand, Overrides, SimArgs};
+pub use cli::{Cli, Command, Exit, ModelCommand, Overrides, SimArgs, StatusArgs};
+pub use cluster::{ClusterConfig, ClusterTlsConfig};
 pub use controller::{Choice, ControllerConfig};
 pub use engine::{Device, EngineConfig, EngineKind, FakeConfig, KvDtype};
 pub use error::ConfigError;
 pub use gateway::GatewayConfig;
 pub use http::HttpConfig;
-pub use load::{Environment, load};
+pub use load::{ClusterSecrets, Environment, load};
 pub use log::{LogConfig, LogFormat};
 pub use model::{Dtype, Isq, ModelConfig};
 pub use node::NodeConfig;

@@ -21,9 +21,12 @@ const PREFIX: &str = "ACTOR_NODE_";
 const CONFIG: &str = "ACTOR_NODE_CONFIG";
 /// Where models are kept where `model.cache-dir` does not say.
 const CACHE_DIR: &str = "ACTOR_NODE_CACHE_DIR";
-/// Variables with our prefix that are no keys: the two above, the cluster's secret (never part of the tree, so that a
-/// dump cannot show it) and the build's own.
-const NOT_KEYS: [&str; 4] = [CONFIG, CACHE_DIR, "ACTOR_NODE_COOKIE", "ACTOR_NODE_GIT_SHA"];
+/// The cluster's secret; never part of the tree, so that a dump cannot show it.
+const COOKIE: &str = "ACTOR_NODE_COOKIE";
+/// Variables with our prefix that are no keys: those above and the build's own.
+const NOT_KEYS: [&str; 4] = [CONFIG, CACHE_DIR, COOKIE, "ACTOR_NODE_GIT_SHA"];
+/// Variables of others that say where a user's files are.
+const FOLDERS: [&str; 3] = ["XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HOME"];
 
 /// The environment variables that configuration depends on, as taken once.
 #[derive(Debug, Clone, Default)]
@@ -36,15 +39,44 @@ impl Environment {
         std::env::vars_os().collect()
     }
 
+    /// Where the cluster's secret may come from.
+    #[must_use]
+    pub fn cluster_secrets(&self) -> ClusterSecrets {
+        let xdg = self.path("XDG_CONFIG_HOME");
+        ClusterSecrets {
+            cookie: self.0.get(COOKIE).map(|value| value.to_string_lossy().into_owned()),
+            config_dir: xdg.or_else(|| self.path("HOME").map(|home| home.join(".config"))),
+        }
+    }
+
     fn path(&self, name: &str) -> Option<PathBuf> {
         self.0.get(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+    }
+}
+
+/// What the environment says about the cluster's secret.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct ClusterSecrets {
+    /// The value of `ACTOR_NODE_COOKIE`, also when it is empty.
+    pub cookie: Option<String>,
+    /// The user's configuration folder, where a secret is kept that nobody has set.
+    pub config_dir: Option<PathBuf>,
+}
+
+impl std::fmt::Debug for ClusterSecrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let cookie = self.cookie.as_ref().map(|_| "(hidden)");
+        f.debug_struct("ClusterSecrets")
+            .field("cookie", &cookie)
+            .field("config_dir", &self.config_dir)
+            .finish()
     }
 }
 
 impl<K: Into<OsString>, V: Into<OsString>> FromIterator<(K, V)> for Environment {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(variables: I) -> Self {
         let named = |(name, value): (K, V)| Some((name.into().into_string().ok()?, value.into()));
-        let ours = |name: &str| name.starts_with(PREFIX) || name == "XDG_CACHE_HOME" || name == "HOME";
+        let ours = |name: &str| name.starts_with(PREFIX) || FOLDERS.contains(&name);
         Self(variables.into_iter().filter_map(named).filter(|(name, _)| ours(name)).collect())
     }
 }

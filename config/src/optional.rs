@@ -78,3 +78,31 @@ impl<'de, T: Deserialize<'de>> de::Visitor<'de> for OrWord<T> {
         T::deserialize(inner).map(Some)
     }
 }
+
+/// A list of texts, or one text with commas (as an environment variable has to write it).
+pub(crate) fn list<'de, D: de::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    struct TextOrList;
+
+    impl<'de> de::Visitor<'de> for TextOrList {
+        type Value = Vec<String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of texts, or one text with commas")
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<String>, E> {
+            let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+            Ok(parts.map(str::to_owned).collect())
+        }
+
+        fn visit_seq<A: de::SeqAccess<'de>>(self, mut items: A) -> Result<Vec<String>, A::Error> {
+            let mut list = Vec::new();
+            while let Some(item) = items.next_element()? {
+                list.push(item);
+            }
+            Ok(list)
+        }
+    }
+
+    deserializer.deserialize_any(TextOrList)
+}

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::ClusterConfig;
 use crate::controller::ControllerConfig;
 use crate::engine::EngineConfig;
 use crate::error::ConfigError;
@@ -19,6 +20,8 @@ use crate::runtime::RuntimeConfig;
 pub struct Config {
     /// Who this process is.
     pub node: NodeConfig,
+    /// How nodes find each other.
+    pub cluster: ClusterConfig,
     /// The HTTP listener.
     pub http: HttpConfig,
     /// Logging.
@@ -43,7 +46,7 @@ impl Config {
     /// # Errors
     /// The first value that is not allowed, with its key and the rule.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        self.node.validate()?;
+        self.cluster.validate()?;
         self.http.validate()?;
         self.log.validate()?;
         self.model.validate()?;

@@ -79,6 +79,16 @@ fn every_flag_reaches_its_key() {
         "worker,gateway",
         "--name",
         "n1",
+        "--listen",
+        "127.0.0.1:0",
+        "--advertise",
+        "n1.example:0",
+        "--seed",
+        "a:1",
+        "--seed",
+        "tcp://b:2",
+        "--cookie-file",
+        "/c",
         "--http-listen",
         "[::1]:0",
         "--model",
@@ -109,7 +119,10 @@ fn every_flag_reaches_its_key() {
     let mut config = Config::default();
     parse(&args).unwrap().overrides.apply(&mut config);
     assert!(config.node.roles.contains(Role::Worker) && !config.node.roles.contains(Role::Pool));
-    assert_eq!((config.node.name.as_str(), config.http.listen.as_str()), ("n1", "[::1]:0"));
+    assert_eq!(
+        (config.cluster.name.as_deref(), config.http.listen.as_deref()),
+        (Some("n1"), Some("[::1]:0"))
+    );
     assert_eq!((config.model.source.as_deref(), config.model.name.as_deref()), (Some("file:m"), Some("m")));
     assert_eq!(config.model.max_context, Some(99));
     let engine = &config.engine;

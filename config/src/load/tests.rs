@@ -35,7 +35,8 @@ fn no_file_and_no_variable_serves_with_defaults() {
     let expected =
         Config { model: crate::ModelConfig { cache_dir, ..Default::default() }, ..Config::default() };
     assert_eq!(config, expected);
-    assert_eq!(config.http.listen, "127.0.0.1:8080");
+    assert_eq!(config.http.listen_address(&config.node.roles), "127.0.0.1:8080");
+    assert_eq!(config.http.listen_address(&"worker".parse().unwrap()), "127.0.0.1:0");
     assert_eq!(config.http.body_limit, Size::mib(16));
 }
 
@@ -55,13 +56,35 @@ fn each_layer_overrides_the_one_below() {
 fn the_flag_names_the_file_before_the_variable() {
     let dir = tempfile::tempdir().unwrap();
     let (flagged, named) = (dir.path().join("flagged.toml"), dir.path().join("named.toml"));
-    fs::write(&flagged, "[node]\nname = \"flagged\"\n").unwrap();
-    fs::write(&named, "[node]\nname = \"named\"\n").unwrap();
+    fs::write(&flagged, "[cluster]\nname = \"flagged\"\n").unwrap();
+    fs::write(&named, "[cluster]\nname = \"named\"\n").unwrap();
     let environment: Environment =
         [("HOME", "/h"), ("ACTOR_NODE_CONFIG", named.to_str().unwrap())].into_iter().collect();
-    assert_eq!(load(&Overrides::default(), &environment).unwrap().node.name, "named");
+    assert_eq!(load(&Overrides::default(), &environment).unwrap().cluster.name.as_deref(), Some("named"));
     let flags = Overrides { config: Some(flagged), ..Default::default() };
-    assert_eq!(load(&flags, &environment).unwrap().node.name, "flagged");
+    assert_eq!(load(&flags, &environment).unwrap().cluster.name.as_deref(), Some("flagged"));
+}
+
+#[test]
+fn seeds_are_a_list_or_one_text_with_commas_and_flags_replace_them() {
+    let seeds = |file: &str, variables: &[(&str, &str)], flags: &[&str]| {
+        loaded(file, variables, flags).unwrap().cluster.all_seeds()
+    };
+    let file = "[cluster]\nseeds = [\"a:1\", \"tcp://b:2\"]\ncontroller = \"tcp://c:3\"\n";
+    assert_eq!(seeds(file, &[], &[]), ["a:1", "b:2", "c:3"]);
+    let variable = [("ACTOR_NODE_CLUSTER__SEEDS", "d:4, e:5")];
+    assert_eq!(seeds(file, &variable, &[]), ["d:4", "e:5", "c:3"]);
+    assert_eq!(seeds(file, &variable, &["--seed", "f:6", "--seed", "g:7"]), ["f:6", "g:7", "c:3"]);
+    assert!(complaint("", &[], &["--seed", "f"]).contains("cluster.seeds = f"));
+}
+
+#[test]
+fn secrets_of_the_cluster_are_found_and_never_shown() {
+    let environment: Environment = [("HOME", "/h"), ("ACTOR_NODE_COOKIE", "s3cret")].into_iter().collect();
+    let secrets = environment.cluster_secrets();
+    assert_eq!(secrets.cookie.as_deref(), Some("s3cret"));
+    assert_eq!(secrets.config_dir.as_deref(), Some(std::path::Path::new("/h/.config")));
+    assert!(!format!("{secrets:?}").contains("s3cret"));
 }
 
 #[test]
@@ -69,7 +92,7 @@ fn variables_take_the_type_of_their_key() {
     let config = loaded(
         "",
         &[
-            ("ACTOR_NODE_NODE__NAME", "123"),
+            ("ACTOR_NODE_CLUSTER__NAME", "123"),
             ("ACTOR_NODE_MODEL__NAME", "7"),
             ("ACTOR_NODE_NODE__ROLES", "gateway,worker"),
             ("ACTOR_NODE_ENGINE__KV_PAGES", "64"),
@@ -84,7 +107,7 @@ fn variables_take_the_type_of_their_key() {
         &[],
     )
     .unwrap();
-    assert_eq!(config.node.name, "123");
+    assert_eq!(config.cluster.name.as_deref(), Some("123"));
     assert_eq!(config.model.name.as_deref(), Some("7"));
     assert!(config.node.roles.contains(Role::Worker) && !config.node.roles.contains(Role::Controller));
     assert_eq!(config.engine.kv_pages, Some(64));
@@ -110,7 +133,7 @@ fn unknown_keys_name_the_nearest() {
             "[engine]\nmax-batch-tokens = 3\n",
             "node.toml: unknown key `engine.max-batch-tokens`; did you mean `runtime.max-batch-tokens`?",
         ),
-        ("listen = \"x\"\n", "node.toml: unknown key `listen`; did you mean `http.listen`?"),
+        ("body-limit = 1\n", "node.toml: unknown key `body-limit`; did you mean `http.body-limit`?"),
         (
             "[engine]\npage_tokens = 32\n",
             "node.toml: unknown key `engine.page_tokens`; did you mean `engine.page-tokens`?",
@@ -168,7 +191,7 @@ fn wrong_types_name_key_value_and_what_is_expected() {
         ("[node]\nroles = \"gatway\"\n", ["node.toml: `node.roles`", "\"gatway\"", "gateway, controller"]),
         ("[node]\nroles = []\n", ["node.toml: `node.roles`", "\"\"", "gateway, controller"]),
         ("[node]\nroles = 3\n", ["node.toml: `node.roles`", "the number 3", "gateway, controller"]),
-        ("[node]\nname = { first = \"a\" }\n", ["node.toml: `node.name`", "a table", "a text in quotes"]),
+        ("[cluster]\nname = { first = \"a\" }\n", ["node.toml: `cluster.name`", "a table", "\"auto\""]),
         ("[model]\nisq = \"q9\"\n", ["node.toml: `model.isq`", "`q9`", "one of q8_0, q4_0, q4_1"]),
         ("[model]\nmax-context = []\n", ["node.toml: `model.max-context`", "a list", "\"auto\""]),
         (
@@ -233,8 +256,8 @@ fn values_out_of_range_name_key_value_and_rule() {
         (&["--http-listen", "::1:80"], "use HOST:PORT"),
         (&["--model", "model.gguf"], "`model.source = model.gguf`: use file:PATH"),
         (&["--model", "file:"], "use file:PATH"),
-        (&["--name", ""], "`node.name = `: use 1 to 64"),
-        (&["--name", "a b"], "`node.name = a b`: use 1 to 64"),
+        (&["--name", ""], "`cluster.name = `: use 1 to 64"),
+        (&["--name", "a b"], "`cluster.name = a b`: use 1 to 64"),
         (&["--name", &long], "use 1 to 64"),
         (&["--kv-pages", "4", "--kv-memory", "1GiB"], "not both"),
         (&["--kv-memory", "1KiB"], "`engine.kv-memory = 1KiB`: use at least 64KiB"),
@@ -249,7 +272,7 @@ fn values_out_of_range_name_key_value_and_rule() {
         assert!(text.contains(expected), "{flags:?}: {text}");
     }
     for good in ["[::1]:0", "localhost:80", "0.0.0.0:65535"] {
-        assert_eq!(loaded("", &[], &["--http-listen", good]).unwrap().http.listen, good);
+        assert_eq!(loaded("", &[], &["--http-listen", good]).unwrap().http.listen.as_deref(), Some(good));
     }
     for watermark in ["-0.1", "0.6", "nan"] {
         let file = format!("[runtime]\nwatermark = {watermark}\n");
@@ -323,6 +346,10 @@ fn every_key_can_be_set_by_a_variable() {
                 loaded("", &[(&name, &text)], &[]).unwrap();
                 seen += 1;
             }
+            toml::Value::Array(_) => {
+                loaded("", &[(&name, "a:1,b:2")], &[]).unwrap();
+                seen += 1;
+            }
             other => {
                 loaded("", &[(&name, &other.to_string())], &[]).unwrap();
                 seen += 1;
@@ -345,7 +372,7 @@ fn the_shipped_profiles_load() {
 fn a_variable_that_is_not_text_is_refused() {
     use std::os::unix::ffi::OsStringExt;
     let bytes = OsString::from_vec(vec![0xff, 0xfe]);
-    for name in ["ACTOR_NODE_NODE__NAME", "ACTOR_NODE_CACHE_DIR"] {
+    for name in ["ACTOR_NODE_CLUSTER__NAME", "ACTOR_NODE_CACHE_DIR"] {
         let environment: Environment = [(name, bytes.clone())].into_iter().collect();
         let text = load(&Overrides::default(), &environment).unwrap_err().to_string();
         assert!(text.contains("UTF-8"), "{text}");
