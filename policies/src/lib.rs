@@ -9,6 +9,7 @@
 //! |---|---|---|
 //! | [`session`] | the session actor at the gateway | one request's phases, retry, resume, cancel, deadline |
 //! | [`placement`] | the controller actor | admission, wait queue, choice, booking, release, losses |
+//! | [`membership`] | the membership actor | links, beats, losses, whom to dial, the oldest controller |
 //! | [`batch`] | the worker's scheduler actor | queues, chunked prefill, token budget, pages, preemption |
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -20,6 +21,7 @@ pub mod request;
 pub mod step;
 
 pub mod batch;
+pub mod membership;
 pub mod placement;
 pub mod session;
 
