@@ -1,0 +1,32 @@
+//! The messages themselves, and what is in front of them.
+
+use super::{form_enum, form_struct};
+use crate::wire::envelope::TraceContext;
+use crate::wire::message::{Door, ToController, ToGateway, ToNode, ToWorker};
+
+form_enum!(Door { 0 => Node, 1 => Gateway, 2 => Controller, 3 => Worker });
+form_struct!(TraceContext { trace_id, span_id });
+
+form_enum!(ToNode { 0 => Beat(beat), 1 => Goodbye { reason } });
+
+form_enum!(ToGateway {
+    0 => Placement(effect),
+    1 => Admission { worker, request, attempt, result },
+    2 => Step { worker, events },
+    3 => WorkerLost(worker),
+    4 => ModelPart { descriptor, part, parts, bytes },
+});
+
+form_enum!(ToController {
+    0 => Place { gateway, request },
+    1 => Release { request, attempt },
+    2 => WorkerLoad { worker, load },
+});
+
+form_enum!(ToWorker {
+    0 => Submit { to, gateway, spec },
+    1 => Cancel { request, attempt },
+    2 => CancelChoice { request, attempt, choice },
+    3 => Grant { request, attempt, choice, upto },
+    4 => DescribeModel { gateway, descriptor },
+});

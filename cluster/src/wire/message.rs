@@ -1,0 +1,274 @@
+//! The messages, one enum a door. A door is one of the few remotely reachable actors of a node.
+
+use std::fmt;
+
+use config::ids::{Attempt, NodeId, RequestId, WorkerId};
+use policies::batch::{BatchEffect, BatchLoad, Refusal};
+use policies::placement::{PlaceRequest, PlacementEffect};
+use policies::request::RequestSpec;
+use policies::time::Time;
+
+use super::ad::Beat;
+use super::form::Form;
+
+/// Who a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Door {
+    /// A node's membership.
+    Node,
+    /// A node's gateway.
+    Gateway,
+    /// A node's controller.
+    Controller,
+    /// A node's worker.
+    Worker,
+}
+
+impl Door {
+    /// The door's name in logs and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Gateway => "gateway",
+            Self::Controller => "controller",
+            Self::Worker => "worker",
+        }
+    }
+}
+
+impl fmt::Display for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One of the four enums below; nothing else can be one.
+pub trait Message: Form {
+    /// Who reads it.
+    const DOOR: Door;
+
+    /// The request and attempt that it is about, where it is about one.
+    fn request(&self) -> Option<(RequestId, Attempt)>;
+
+    /// When the sender gives up on the request, where the message says so.
+    fn deadline(&self) -> Option<Time>;
+
+    /// Sets what [`Message::deadline`] gives, where the message has one.
+    fn set_deadline(&mut self, deadline: Time);
+}
+
+/// To a node's membership.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToNode {
+    /// The sender lives.
+    Beat(Box<Beat>),
+    /// The sender leaves on purpose; it is not to be dialled again.
+    Goodbye {
+        /// Why, for the log.
+        reason: String,
+    },
+}
+
+/// To the gateway that a request came from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToGateway {
+    /// The controller's word on a request.
+    Placement(PlacementEffect),
+    /// Whether the worker took the request.
+    Admission {
+        /// The worker.
+        worker: WorkerId,
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
+        /// Taken, or why not.
+        result: Result<(), Refusal>,
+    },
+    /// What one step of a worker produced for requests of this gateway, in order.
+    Step {
+        /// The worker.
+        worker: WorkerId,
+        /// The events.
+        events: Vec<BatchEffect>,
+    },
+    /// The worker's engine is gone and with it all that it ran.
+    WorkerLost(WorkerId),
+    /// A part of a model's descriptor.
+    ModelPart {
+        /// BLAKE3 hash of the whole.
+        descriptor: [u8; 32],
+        /// Which part, from 0.
+        part: u32,
+        /// How many there are.
+        parts: u32,
+        /// The part.
+        bytes: Vec<u8>,
+    },
+}
+
+/// To the controller.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToController {
+    /// Find a worker for a request.
+    Place {
+        /// Whom to answer.
+        gateway: NodeId,
+        /// What is asked.
+        request: PlaceRequest,
+    },
+    /// The attempt is over; what is booked for it is free.
+    Release {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
+    },
+    /// A worker's figures have changed.
+    WorkerLoad {
+        /// The worker.
+        worker: WorkerId,
+        /// The figures.
+        load: BatchLoad,
+    },
+}
+
+/// To a worker.
+#[derive(Clone, Debug)]
+pub enum ToWorker {
+    /// Run a request.
+    Submit {
+        /// The life of the worker that the request was placed on; a later one refuses.
+        to: WorkerId,
+        /// Where the tokens go.
+        gateway: NodeId,
+        /// The request.
+        spec: Box<RequestSpec>,
+    },
+    /// Nobody waits for the attempt any more.
+    Cancel {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
+    },
+    /// Nobody waits for the rest of a choice (a stop string was found).
+    CancelChoice {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
+        /// The choice, from 0.
+        choice: u32,
+    },
+    /// The gateway has room for more tokens of a choice.
+    Grant {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
+        /// The choice, from 0.
+        choice: u32,
+        /// Tokens with an index below this may be produced. Never less than granted before.
+        upto: u32,
+    },
+    /// Send the descriptor of a model in parts.
+    DescribeModel {
+        /// Whom to answer.
+        gateway: NodeId,
+        /// BLAKE3 hash of the descriptor.
+        descriptor: [u8; 32],
+    },
+}
+
+impl Message for ToNode {
+    const DOOR: Door = Door::Node;
+
+    fn request(&self) -> Option<(RequestId, Attempt)> {
+        None
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
+
+    fn set_deadline(&mut self, _deadline: Time) {}
+}
+
+impl Message for ToGateway {
+    const DOOR: Door = Door::Gateway;
+
+    fn request(&self) -> Option<(RequestId, Attempt)> {
+        match self {
+            Self::Placement(
+                PlacementEffect::Placed { request, attempt, .. }
+                | PlacementEffect::Rejected { request, attempt, .. }
+                | PlacementEffect::Lost { request, attempt, .. },
+            )
+            | Self::Admission { request, attempt, .. } => Some((*request, *attempt)),
+            Self::Step { .. } | Self::WorkerLost(_) | Self::ModelPart { .. } => None,
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
+
+    fn set_deadline(&mut self, _deadline: Time) {}
+}
+
+impl Message for ToController {
+    const DOOR: Door = Door::Controller;
+
+    fn request(&self) -> Option<(RequestId, Attempt)> {
+        match self {
+            Self::Place { request, .. } => Some((request.request, request.attempt)),
+            Self::Release { request, attempt } => Some((*request, *attempt)),
+            Self::WorkerLoad { .. } => None,
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        match self {
+            Self::Place { request, .. } => Some(request.deadline),
+            Self::Release { .. } | Self::WorkerLoad { .. } => None,
+        }
+    }
+
+    fn set_deadline(&mut self, deadline: Time) {
+        if let Self::Place { request, .. } = self {
+            request.deadline = deadline;
+        }
+    }
+}
+
+impl Message for ToWorker {
+    const DOOR: Door = Door::Worker;
+
+    fn request(&self) -> Option<(RequestId, Attempt)> {
+        match self {
+            Self::Submit { spec, .. } => Some((spec.id, spec.attempt)),
+            Self::Cancel { request, attempt }
+            | Self::CancelChoice { request, attempt, .. }
+            | Self::Grant { request, attempt, .. } => Some((*request, *attempt)),
+            Self::DescribeModel { .. } => None,
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        match self {
+            Self::Submit { spec, .. } => Some(spec.deadline),
+            Self::Cancel { .. }
+            | Self::CancelChoice { .. }
+            | Self::Grant { .. }
+            | Self::DescribeModel { .. } => None,
+        }
+    }
+
+    fn set_deadline(&mut self, deadline: Time) {
+        if let Self::Submit { spec, .. } = self {
+            spec.deadline = deadline;
+        }
+    }
+}
