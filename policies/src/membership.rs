@@ -12,10 +12,23 @@
 //! Nothing here elects a leader by votes. [`Membership::leader`] names the oldest controller in view; two halves of a
 //! cut cluster have one each, which costs balance and not correctness, because workers accept work from both.
 
-use config::RoleSet;
+use std::collections::BTreeMap;
+
 use config::ids::NodeId;
 
+use crate::rng::Rng;
 use crate::time::{Span, Time};
+
+mod dial;
+mod judge;
+mod loss;
+mod member;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+pub use member::{LinkId, Member, MemberState, MemberView, Peer};
 
 /// Times of the membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,80 +45,6 @@ pub struct MembershipConfig {
     pub dial_longest: Span,
     /// Seed of the jitter.
     pub seed: u64,
-}
-
-/// What a node says about itself, in the handshake and in each beat.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Its name.
-    pub id: NodeId,
-    /// This life of it; grows with each start.
-    pub incarnation: u64,
-    /// `HOST:PORT` where others can dial it.
-    pub address: String,
-    /// What it does.
-    pub roles: RoleSet,
-    /// It serves: its model is loaded and the like.
-    pub ready: bool,
-    /// It takes nothing new and will leave.
-    pub draining: bool,
-    /// `HOST:PORT` of its HTTP listener, where it has one.
-    pub http: Option<String>,
-}
-
-impl Member {
-    /// Name, incarnation and address: what is gossiped.
-    #[must_use]
-    pub fn peer(&self) -> Peer {
-        Peer { id: self.id.clone(), incarnation: self.incarnation, address: self.address.clone() }
-    }
-}
-
-/// Gossip: a node that the sender of a beat has a link to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Its name.
-    pub id: NodeId,
-    /// Its life.
-    pub incarnation: u64,
-    /// `HOST:PORT` where it can be dialled.
-    pub address: String,
-}
-
-/// One connection. The driver numbers them and never uses a number twice in a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LinkId(pub u64);
-
-/// How a member stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum MemberState {
-    /// Linked, and does not serve yet.
-    Joined,
-    /// Linked and serving.
-    Ready,
-    /// No link; it is dialled.
-    Suspect,
-    /// It said goodbye, or was suspect for too long.
-    Left,
-}
-
-impl MemberState {
-    /// Name in status output and metrics.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Joined => "joined",
-            Self::Ready => "ready",
-            Self::Suspect => "suspect",
-            Self::Left => "left",
-        }
-    }
-
-    /// There is a link.
-    #[must_use]
-    pub const fn is_linked(self) -> bool {
-        matches!(self, Self::Joined | Self::Ready)
-    }
 }
 
 /// Answer to a node whose handshake is under way.
@@ -212,99 +151,250 @@ pub enum MembershipEffect {
     BeatNow,
 }
 
-/// A member for status output and for routing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberView {
-    /// What it said last.
-    pub member: Member,
-    /// How it stands.
-    pub state: MemberState,
-    /// It is this node.
-    pub itself: bool,
-    /// The link to use for it; none for this node and for those that are lost.
-    pub link: Option<LinkId>,
-    /// When its last beat (or its link) came.
-    pub heard: Time,
-    /// Since when it is up, or lost.
-    pub since: Time,
-}
-
-type Fx = Vec<MembershipEffect>;
-
 /// The membership's state machine.
 #[derive(Debug)]
 pub struct Membership {
+    config: MembershipConfig,
+    rng: Rng,
     me: Member,
+    /// The others, lost ones included until they are forgotten.
+    rows: BTreeMap<NodeId, Row>,
+    /// Addresses to dial when there is no link to whom they lead to.
+    targets: BTreeMap<String, dial::Target>,
+    /// When the last event came, to notice that this process stood still.
+    last: Time,
+    /// Nobody is lost before, because beats may wait unread.
+    grace: Time,
+    /// There is a link.
+    connected: bool,
+    /// There was one.
+    was_joined: bool,
+    /// Joining was refused for good.
+    fatal: bool,
 }
 
-#[expect(
-    missing_docs,
-    unused_variables,
-    clippy::needless_pass_by_value,
-    reason = "signatures first, bodies follow"
-)]
+/// What is known of one other node.
+#[derive(Debug)]
+struct Row {
+    member: Member,
+    /// Live links of this life and when each was heard last.
+    links: BTreeMap<LinkId, Time>,
+    heard: Time,
+    since: Time,
+    /// Why there is no link; none while there is one.
+    loss: Option<Loss>,
+    /// The life that said goodbye.
+    goodbye: Option<u64>,
+    /// Another life or process asks for this name.
+    challenge: Option<judge::Challenge>,
+}
+
+impl Row {
+    fn new(now: Time, member: Member) -> Self {
+        let (links, loss, goodbye, challenge) = (BTreeMap::new(), None, None, None);
+        Self { member, links, heard: now, since: now, loss, goodbye, challenge }
+    }
+
+    const fn state(&self) -> MemberState {
+        match (self.loss, self.member.ready) {
+            (None, false) => MemberState::Joined,
+            (None, true) => MemberState::Ready,
+            (Some(Loss::Goodbye), _) => MemberState::Left,
+            (Some(_), _) => MemberState::Suspect,
+        }
+    }
+}
+
 impl Membership {
+    /// A node that knows nobody yet; `seeds` are addresses (`HOST:PORT`, or `tcp://HOST:PORT`) where others may be.
     #[must_use]
     pub fn new(config: MembershipConfig, me: Member, seeds: Vec<String>) -> Self {
-        Self { me }
+        let plain = |seed: String| seed.strip_prefix("tcp://").map_or(seed.clone(), str::to_owned);
+        let targets = seeds.into_iter().map(|s| (plain(s), dial::Target::seed())).collect();
+        Self {
+            rng: Rng::new(config.seed),
+            config,
+            me,
+            rows: BTreeMap::new(),
+            targets,
+            last: Time::ZERO,
+            grace: Time::ZERO,
+            connected: false,
+            was_joined: false,
+            fatal: false,
+        }
     }
-    pub fn start(&mut self, now: Time, fx: &mut Fx) {}
+
+    /// Begins to dial the seeds.
+    pub fn start(&mut self, now: Time, fx: &mut Vec<MembershipEffect>) {
+        self.last = now;
+        self.pump(now, fx);
+    }
+
+    /// What this node says of itself.
     #[must_use]
-    pub fn me(&self) -> &Member {
+    pub const fn me(&self) -> &Member {
         &self.me
     }
-    pub fn set_me(&mut self, now: Time, me: Member, fx: &mut Fx) {
+
+    /// This node changed: readiness, draining, or a new incarnation after [`MembershipEffect::Isolated`]. Its name stays.
+    pub fn set_me(&mut self, now: Time, me: Member, fx: &mut Vec<MembershipEffect>) {
+        self.enter(now);
+        let me = Member { id: self.me.id.clone(), ..me };
+        if me == self.me {
+            return;
+        }
         self.me = me;
+        if self.connected {
+            fx.push(MembershipEffect::BeatNow);
+        }
     }
-    pub fn judge(&mut self, now: Time, newcomer: &Member) -> Verdict {
-        Verdict::Accept
+
+    /// A handshake succeeded: there is a new link. `outbound` is the address of the `Dial` that it comes from; none for
+    /// one that the other end dialled. May come for a node that is linked already (both ends dialled at once): the
+    /// driver's transport ends one of the two.
+    pub fn linked(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        member: Member,
+        outbound: Option<&str>,
+        fx: &mut Vec<MembershipEffect>,
+    ) {
+        self.enter(now);
+        let itself = member.id == self.me.id;
+        if let Some(address) = outbound {
+            self.dialled(now, address, &member.id, itself);
+        }
+        let known = self.rows.get(&member.id).filter(|row| row.loss.is_none());
+        let older = known.is_some_and(|row| row.member.incarnation > member.incarnation);
+        if itself || older {
+            let why = if itself { "it has this node's name" } else { "a newer life of it is linked" };
+            fx.push(MembershipEffect::Close { link, why });
+        } else {
+            match known {
+                Some(row) if row.member.incarnation != member.incarnation => {
+                    self.lose(now, &member.id, Loss::Replaced, fx);
+                }
+                // A node dials again only if it has lost the link that we still have: what it did for us is gone too.
+                Some(row) if self.is_quiet(now, row) => self.lose(now, &member.id, Loss::Silent, fx),
+                _ => {}
+            }
+            self.add_link(now, link, member, fx);
+        }
+        self.settle(now, fx);
     }
-    pub fn linked(&mut self, now: Time, link: LinkId, member: Member, outbound: Option<&str>, fx: &mut Fx) {}
-    pub fn unlinked(&mut self, now: Time, link: LinkId, fx: &mut Fx) {}
-    pub fn beat(&mut self, now: Time, link: LinkId, member: Member, peers: &[Peer], fx: &mut Fx) {}
-    pub fn goodbye(&mut self, now: Time, link: LinkId, fx: &mut Fx) {}
-    /// True where this is news (worth a log line): another error than the last one of this address.
-    pub fn dial_failed(&mut self, now: Time, address: &str, error: DialError, fx: &mut Fx) -> bool {
-        true
+
+    /// A link ended. Unknown ones (the core asked to close it) are nothing.
+    pub fn unlinked(&mut self, now: Time, link: LinkId, fx: &mut Vec<MembershipEffect>) {
+        self.enter(now);
+        if let Some(id) = self.drop_link(link) {
+            self.lose_if_unlinked(now, &id, fx);
+        }
+        self.settle(now, fx);
     }
-    pub fn tick(&mut self, now: Time, fx: &mut Fx) {}
+
+    /// A beat came: who sends it and whom that one is linked to. Beats of unknown links are dropped.
+    pub fn beat(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        member: Member,
+        peers: &[Peer],
+        fx: &mut Vec<MembershipEffect>,
+    ) {
+        self.enter(now);
+        if let Some(id) = self.owner(link) {
+            if id == member.id {
+                self.heard(now, link, member, fx);
+            } else {
+                self.drop_link(link);
+                fx.push(MembershipEffect::Close { link, why: "its beats name another node" });
+                self.lose_if_unlinked(now, &id, fx);
+            }
+            self.hear_of(now, peers);
+        }
+        self.settle(now, fx);
+    }
+
+    /// The other end leaves on purpose: it is not dialled again, except as a seed, where a successor may appear.
+    pub fn goodbye(&mut self, now: Time, link: LinkId, fx: &mut Vec<MembershipEffect>) {
+        self.enter(now);
+        if let Some(id) = self.owner(link) {
+            if let Some(row) = self.rows.get_mut(&id) {
+                row.goodbye = Some(row.member.incarnation);
+            }
+            self.lose(now, &id, Loss::Goodbye, fx);
+        }
+        self.settle(now, fx);
+    }
+
+    /// A `Dial` came to nothing. True where that is news, worth a log line: it ends otherwise than the try before.
+    pub fn dial_failed(
+        &mut self,
+        now: Time,
+        address: &str,
+        error: DialError,
+        fx: &mut Vec<MembershipEffect>,
+    ) -> bool {
+        self.enter(now);
+        let news = self.failed(now, address, error, fx);
+        self.settle(now, fx);
+        news
+    }
+
+    /// Declares silent members lost, forgets those lost long ago, and dials.
+    pub fn tick(&mut self, now: Time, fx: &mut Vec<MembershipEffect>) {
+        self.enter(now);
+        self.lose_silent(now, fx);
+        self.forget(now, fx);
+        self.settle(now, fx);
+    }
+
+    /// When [`Membership::tick`] has to be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        None
+        let of_row = |row: &Row| match row.links.values().min() {
+            Some(heard) => self.silent_at(*heard),
+            None => row.since + self.config.forget_after,
+        };
+        self.rows.values().map(of_row).chain(self.next_dial()).min()
     }
-    /// This node first, then the others by name.
-    #[must_use]
-    pub fn members(&self) -> Vec<MemberView> {
-        Vec::new()
+
+    /// Every event begins here. One that comes long after it was due, and long after the one before, means that this
+    /// process stood still (stopped, swapped out): beats may wait unread, so that nobody's silence counts for a while.
+    fn enter(&mut self, now: Time) {
+        let gap = now.since(self.last);
+        let long = gap.0 > self.config.suspect_after.0 / 2;
+        let late = |due| now.since(due).0 > self.config.heartbeat.0 / 4;
+        if self.connected
+            && (gap > self.config.suspect_after || (long && self.next_deadline().is_some_and(late)))
+        {
+            self.grace = now + self.two_beats();
+            for row in self.rows.values_mut() {
+                row.challenge = None;
+            }
+        }
+        self.last = self.last.max(now);
     }
-    /// Linked members, to gossip.
-    #[must_use]
-    pub fn peers(&self) -> Vec<Peer> {
-        Vec::new()
+
+    /// Every event ends here: notices that the node is alone, and dials what is due.
+    fn settle(&mut self, now: Time, fx: &mut Vec<MembershipEffect>) {
+        let alone = self.rows.values().all(|row| row.loss.is_some());
+        if alone && self.connected {
+            self.connected = false;
+            fx.push(MembershipEffect::Isolated);
+            self.hasten(now);
+        }
+        self.pump(now, fx);
     }
-    /// Every live link (beats go over all of them) with its member's name and incarnation.
-    #[must_use]
-    pub fn links(&self) -> Vec<(LinkId, NodeId, u64)> {
-        Vec::new()
+
+    const fn two_beats(&self) -> Span {
+        Span(self.config.heartbeat.0.saturating_mul(2))
     }
-    /// The link to use for a member.
-    #[must_use]
-    pub fn link_of(&self, id: &NodeId) -> Option<LinkId> {
-        None
-    }
-    #[must_use]
-    pub fn leader(&self) -> Option<NodeId> {
-        None
-    }
-    #[must_use]
-    pub fn is_joined(&self) -> bool {
-        false
-    }
-    #[must_use]
-    pub fn was_joined(&self) -> bool {
-        false
-    }
-    pub fn check(&self) -> Result<(), crate::invariant::Broken> {
-        Ok(())
+
+    /// No beat of this member for two heartbeats, although there was time to read them.
+    fn is_quiet(&self, now: Time, row: &Row) -> bool {
+        now > row.heard + self.two_beats() && now >= self.grace
     }
 }
