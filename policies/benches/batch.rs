@@ -60,6 +60,7 @@ impl Load {
             resumed: vec![ResumedChoice::default()],
             // Different lengths, so that ends are spread over the steps.
             max_tokens: self.output + (number * 37 % 64) as u32,
+            credit: 0,
             end_tokens: Arc::new([]),
             ignore_end: false,
             sampling: Arc::new(Sampling::default()),

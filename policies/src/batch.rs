@@ -29,6 +29,8 @@ mod admit;
 
 mod complete;
 
+mod credit;
+
 mod release;
 
 mod view;
@@ -46,7 +48,7 @@ pub struct BatchConfig {
     pub pages: u32,
     /// Tokens computed in one step at most.
     pub max_batch_tokens: u32,
-    /// Sequences in one step at most.
+    /// Sequences in one step at most; those that wait for credit do not count.
     pub max_running: u32,
     /// Requests waiting at most; the next one is refused.
     pub max_waiting: u32,
@@ -115,6 +117,11 @@ type PageHasher = fn(&Fingerprint, Option<PageHash>, &[Token]) -> PageHash;
 /// was admitted last gives up its pages and is computed again later, from what the prefix cache still has. Each time it
 /// is admitted again more room for growth is asked for, the third time room for everything that runs to reach its
 /// limit, so that no sequence is preempted more than three times.
+///
+/// Credit. A choice that has as many tokens as its gateway has granted is *paused*: it is in no step, counts against
+/// nothing but the deadline, and keeps its pages until others need them, before any running sequence gives up its own.
+/// A grant lets it go on where it was. One that lost its pages starts over when a grant comes, as a new one with the
+/// place in the queue that it arrived with; such losses are its client's doing and do not count towards the three.
 #[derive(Debug)]
 pub struct Batch {
     config: BatchConfig,
@@ -129,6 +136,12 @@ pub struct Batch {
     fresh: BTreeMap<(u64, u32), Key>,
     /// Tokens of all sequences in `resuming` and `fresh`.
     waiting_tokens: u64,
+    /// Out of credit, with pages, by seniority.
+    paused: BTreeMap<(u64, u32), Key>,
+    /// Out of credit, without pages, by arrival.
+    stalled: BTreeMap<(u64, u32), Key>,
+    /// A sequence in `paused` has been granted tokens.
+    woken: bool,
     deadlines: BTreeSet<(Time, Key)>,
     flight: Option<Flight>,
     /// Pages given up while a step was in flight, which may still read or write them.
@@ -191,6 +204,9 @@ impl Batch {
             resuming: BTreeMap::new(),
             fresh: BTreeMap::new(),
             waiting_tokens: 0,
+            paused: BTreeMap::new(),
+            stalled: BTreeMap::new(),
+            woken: false,
             deadlines: BTreeSet::new(),
             flight: None,
             fenced: Vec::new(),
@@ -346,6 +362,8 @@ pub struct BatchLoad {
     pub running: u32,
     /// Requests (or preempted sequences) that wait.
     pub waiting: u32,
+    /// Sequences that have used their credit and wait for a grant.
+    pub paused: u32,
     /// Tokens still to prefill, waiting ones included.
     pub queued_prefill_tokens: u64,
     /// Pages that a sequence holds.

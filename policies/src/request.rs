@@ -97,6 +97,9 @@ pub struct RequestSpec {
     pub resumed: Vec<ResumedChoice>,
     /// How many tokens each choice may produce in all, those in `resumed` included.
     pub max_tokens: u32,
+    /// How many tokens each choice may produce ahead of what its client has taken, so that nothing is computed for a
+    /// client that does not read; 0 is no limit. The client's progress comes as grants ([`crate::batch::Batch::grant`]).
+    pub credit: u32,
     /// Tokens that end a choice; they are counted but not shown.
     pub end_tokens: Arc<[Token]>,
     /// Generate past end tokens (benchmarks).
@@ -119,6 +122,8 @@ pub struct ResumedChoice {
     pub tokens: Vec<Token>,
     /// The choice had ended; nothing more is generated for it.
     pub ended: bool,
+    /// How many of `tokens`, the last ones, the client has not taken yet; they count against the credit.
+    pub unread: u32,
 }
 
 impl RequestSpec {
@@ -126,6 +131,17 @@ impl RequestSpec {
     #[must_use]
     pub fn choices(&self) -> usize {
         self.resumed.len()
+    }
+
+    /// How many tokens `choice` may have before anything is granted: those that it has, and what is left of its
+    /// credit. [`u32::MAX`] where there is no limit.
+    #[must_use]
+    pub fn allowance(&self, choice: &ResumedChoice) -> u32 {
+        if self.credit == 0 {
+            return u32::MAX;
+        }
+        let has = choice.tokens.len() as u32;
+        has.saturating_sub(choice.unread).saturating_add(self.credit).max(has)
     }
 }
 

@@ -109,6 +109,19 @@ pub enum SessionEffect {
         /// The choice.
         choice: u32,
     },
+    /// Tell the worker how far a choice may go, since the client has taken some of it.
+    Grant {
+        /// The worker.
+        worker: WorkerId,
+        /// The request.
+        request: RequestId,
+        /// The attempt.
+        attempt: Attempt,
+        /// The choice.
+        choice: u32,
+        /// Tokens with an index below this may be produced.
+        upto: u32,
+    },
     /// Tell the controller that this attempt is over, whether it waits in the controller's queue or is booked. Comes
     /// after the attempt's [`SessionEffect::Place`] and has to arrive after it.
     Release {
@@ -150,6 +163,10 @@ pub struct Session {
 struct ChoiceState {
     tokens: Vec<Token>,
     ended: Option<Finish>,
+    /// Tokens that the client has taken.
+    consumed: u32,
+    /// How far the worker of the current attempt may go; meaningless without credit.
+    granted: u32,
 }
 
 /// Counts for [`Session::check`].
@@ -168,7 +185,12 @@ impl Session {
         let choices = spec
             .resumed
             .iter()
-            .map(|r| ChoiceState { tokens: r.tokens.clone(), ended: r.ended.then_some(Finish::EndToken) })
+            .map(|r| ChoiceState {
+                tokens: r.tokens.clone(),
+                ended: r.ended.then_some(Finish::EndToken),
+                consumed: (r.tokens.len() as u32).saturating_sub(r.unread),
+                granted: 0,
+            })
             .collect();
         Self {
             config,
@@ -271,6 +293,17 @@ impl Session {
             self.spec.attempt,
             self.retries,
             self.config.retry_limit
+        );
+        let credit = self.spec.credit;
+        let wrong = self.choices.iter().find(|c| {
+            c.consumed as usize > c.tokens.len()
+                || (credit > 0 && c.granted > c.consumed.saturating_add(credit).max(c.tokens.len() as u32))
+        });
+        ensure_invariant!(
+            wrong.is_none(),
+            "session_grants_what_is_due",
+            "credit {credit}: {:?}",
+            wrong.map(|c| (c.tokens.len(), c.consumed, c.granted))
         );
         let long = self.choices.iter().find(|c| c.tokens.len() > self.spec.max_tokens as usize);
         ensure_invariant!(

@@ -30,6 +30,8 @@ pub enum Event {
     Arrive(usize),
     /// A client leaves.
     Leave(RequestId),
+    /// A client that has read nothing so far reads all that there is, and from now on.
+    Read(RequestId),
     /// A session asked to be called.
     Timer(RequestId),
     /// The controller asked to be called.
@@ -75,6 +77,8 @@ pub enum WorkerMsg {
     Cancel(RequestId, Attempt),
     /// Stop one choice of it.
     CancelChoice(RequestId, Attempt, u32),
+    /// One choice of it may go on up to this index.
+    Grant(RequestId, Attempt, u32, u32),
 }
 
 impl Event {
@@ -85,7 +89,7 @@ impl Event {
             Self::Crash(_) | Self::Start(_) | Self::FalseAlarm(_) | Self::Rejoin(_) => 0,
             Self::Gateway(_) | Self::Controller(_) | Self::Worker(..) => 1,
             Self::StepDone(..) => 2,
-            Self::Arrive(_) | Self::Leave(_) => 3,
+            Self::Arrive(_) | Self::Leave(_) | Self::Read(_) => 3,
             Self::Timer(_) | Self::ControllerTick => 4,
         }
     }

@@ -53,6 +53,10 @@ pub struct Workload {
     pub leave: f64,
     /// How long those stay, on average.
     pub patience: Dur,
+    /// Share of the clients that at first do not read what they get, in `[0, 1]`.
+    pub stall: f64,
+    /// How long they do not, on average.
+    pub stall_for: Dur,
     /// When the gateway gives up on a request.
     pub deadline: Dur,
 }
@@ -101,6 +105,8 @@ pub struct Cluster {
     pub prefix_cache: bool,
     /// Share of the pages that admission leaves free, in `[0, 1)`.
     pub watermark: f32,
+    /// Tokens of a choice that a worker produces ahead of the client; 0: without limit.
+    pub credit: u32,
     /// Requests that the controller books on a worker at once.
     pub max_requests: u32,
     /// Requests that wait at the controller at most.
@@ -173,6 +179,8 @@ impl Default for Workload {
             end_every: 0,
             leave: 0.0,
             patience: Dur::from_secs(1),
+            stall: 0.0,
+            stall_for: Dur::from_secs(5),
             deadline: Dur::from_secs(120),
         }
     }
@@ -190,6 +198,7 @@ impl Default for Cluster {
             max_context: 8192,
             prefix_cache: true,
             watermark: 0.01,
+            credit: 256,
             max_requests: 512,
             queue_limit: 1024,
             queue_timeout: Dur::from_secs(30),
@@ -249,6 +258,7 @@ impl Scenario {
         within("workload.groups", w.groups.into(), 1, 1_000_000)?;
         within("workload.shared-prefix", w.shared_prefix.into(), 0, 1_000_000)?;
         share("workload.leave", w.leave)?;
+        share("workload.stall", w.stall)?;
         share("cluster.watermark", c.watermark.into())?;
         within("cluster.workers", c.workers.into(), 1, 10_000)?;
         within("cluster.pages", c.pages.into(), 1, 10_000_000)?;

@@ -54,6 +54,10 @@ impl Trace {
                         self.request(12, *request, *attempt);
                         self.add((*choice).into());
                     }
+                    WorkerMsg::Grant(request, attempt, choice, upto) => {
+                        self.request(13, *request, *attempt);
+                        self.all([(*choice).into(), (*upto).into()]);
+                    }
                 }
             }
             Event::StepDone(worker, outcome) => {
@@ -68,6 +72,7 @@ impl Trace {
             Event::Leave(request) => self.request(5, *request, Attempt(0)),
             Event::Timer(request) => self.request(6, *request, Attempt(0)),
             Event::ControllerTick => self.add(7),
+            Event::Read(request) => self.request(14, *request, Attempt(0)),
         }
     }
 

@@ -24,6 +24,8 @@ pub struct Arrival {
     pub spec: RequestSpec,
     /// When the client leaves, unless it has its answer by then.
     pub leaves: Option<Time>,
+    /// When the client begins to read; none: as soon as there is something.
+    pub reads: Option<Time>,
 }
 
 /// The requests of a scenario, in order of arrival.
@@ -33,6 +35,7 @@ pub fn arrivals(scenario: &Scenario) -> Vec<Arrival> {
     // A stream each, so that another length or patience does not move the arrivals.
     let stream = |n: u64| Rng::new(rng::bits(scenario.seed, 7, n));
     let (mut gaps, mut lengths, mut texts, mut patience) = (stream(0), stream(1), stream(2), stream(3));
+    let mut stalls = stream(4);
     let mut at = Time::ZERO;
     let arrival = |number| {
         at = at + seconds(gaps.exponential(1.0 / w.rate));
@@ -41,6 +44,8 @@ pub fn arrivals(scenario: &Scenario) -> Vec<Arrival> {
         let own: Vec<Token> = (0..draw(w.prompt, &mut lengths)).map(|_| byte(texts.next_u64())).collect();
         let stays = patience.exponential(w.patience.get().as_secs_f64());
         let leaves = (patience.unit() < w.leave).then(|| at + seconds(stays));
+        let stall = stalls.exponential(w.stall_for.get().as_secs_f64());
+        let reads = (stalls.unit() < w.stall).then(|| at + seconds(stall));
         let sampling = Sampling { temperature: w.temperature, seed: number, ..Sampling::default() };
         let spec = RequestSpec {
             id: RequestId::new(1, number),
@@ -50,6 +55,7 @@ pub fn arrivals(scenario: &Scenario) -> Vec<Arrival> {
             hashes: Vec::new().into(),
             resumed: vec![ResumedChoice::default(); w.choices as usize],
             max_tokens: draw(w.output, &mut lengths),
+            credit: scenario.cluster.credit,
             end_tokens: vec![END].into(),
             ignore_end: false,
             sampling: Arc::new(sampling),
@@ -57,7 +63,7 @@ pub fn arrivals(scenario: &Scenario) -> Vec<Arrival> {
             props: Arc::default(),
             deadline: at + Span::from(w.deadline.get()),
         };
-        Arrival { at, spec, leaves }
+        Arrival { at, spec, leaves, reads }
     };
     (1..=w.requests).map(arrival).collect()
 }

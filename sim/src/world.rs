@@ -77,6 +77,9 @@ impl World {
             if let Some(at) = arrival.leaves {
                 queue.push(at, Event::Leave(arrival.spec.id));
             }
+            if let Some(at) = arrival.reads {
+                queue.push(at, Event::Read(arrival.spec.id));
+            }
         }
         Ok(Self {
             cost: scenario.cost()?,
@@ -105,7 +108,8 @@ impl World {
         let mut last = Time::ZERO;
         while let Some((now, event)) = self.queue.pop() {
             // A timer of a request that is over is no event: it neither counts nor makes the run longer.
-            if matches!(event, Event::Timer(id) | Event::Leave(id) if !self.gateway.is_live(id)) {
+            if matches!(event, Event::Timer(id) | Event::Leave(id) | Event::Read(id) if !self.gateway.is_live(id))
+            {
                 continue;
             }
             last = now;
@@ -125,7 +129,11 @@ impl World {
     fn apply(&mut self, now: Time, event: Event) -> Result<(), Broken> {
         let (out, lives) = (&mut self.out, &self.lives);
         match event {
-            Event::Arrive(index) => self.gateway.arrive(now, self.arrivals[index].spec.clone(), out),
+            Event::Arrive(index) => {
+                let arrival = &self.arrivals[index];
+                self.gateway.arrive(now, arrival.spec.clone(), arrival.reads.is_none(), out)
+            }
+            Event::Read(id) => self.gateway.read(now, id, out),
             Event::Leave(id) => self.gateway.leave(now, id, out),
             Event::Timer(id) => self.gateway.timer(now, id, out),
             Event::Gateway(message) => self.gateway.handle(now, message, out),
@@ -137,8 +145,8 @@ impl World {
                     out.send(Event::Gateway(GatewayMsg::Unreachable(spec.id, id)));
                     Ok(())
                 }
-                // There is nothing to stop at a worker that is gone.
-                (None, WorkerMsg::Cancel(..) | WorkerMsg::CancelChoice(..)) => Ok(()),
+                // There is nothing to stop, nor to go on, at a worker that is gone.
+                (None, WorkerMsg::Cancel(..) | WorkerMsg::CancelChoice(..) | WorkerMsg::Grant(..)) => Ok(()),
             },
             Event::StepDone(id, outcome) => match self.workers.get_mut(&id) {
                 Some(worker) => {
@@ -234,7 +242,9 @@ impl World {
         for (id, worker) in &self.workers {
             let load = worker.core().load();
             ensure_invariant!(
-                worker.core().is_idle() && load.pages_used == 0 && load.running + load.waiting == 0,
+                worker.core().is_idle()
+                    && load.pages_used == 0
+                    && load.running + load.waiting + load.paused == 0,
                 "sim_pages_end",
                 "{id}: {load:?}"
             );

@@ -178,6 +178,38 @@ fn work_for_clients_that_left_stops_within_a_step() {
 }
 
 #[test]
+fn clients_that_stall_stop_only_themselves_and_go_on() {
+    let mut waited = 0;
+    for seed in 0..10 {
+        let mut reading = Scenario { seed, ..calm() };
+        reading.cluster.credit = 8;
+        let mut scenario = reading.clone();
+        scenario.workload.stall = 0.4;
+        scenario.workload.stall_for = Dur::from_secs(5);
+        let (a, b) = (simulate(&reading).unwrap(), simulate(&scenario).unwrap());
+        assert_eq!(b.report.finished, scenario.workload.requests, "{:?}", b.report);
+        assert_eq!(a.answers, b.answers, "seed {seed}");
+        assert_true_answers(&scenario, &b, true);
+        waited += u32::from(b.report.end_to_end_ms.p99 > 2.0 * a.report.end_to_end_ms.p99);
+        // Without credit a worker does not notice.
+        scenario.cluster.credit = 0;
+        reading.cluster.credit = 0;
+        assert_eq!(simulate(&scenario).unwrap().report.end_to_end_ms, run(&reading).unwrap().end_to_end_ms);
+    }
+    assert!(waited > 5, "the stalls stopped nobody");
+}
+
+#[test]
+fn credit_costs_nothing_while_clients_read() {
+    for credit in [0, 64] {
+        let mut scenario = calm();
+        scenario.cluster.credit = credit;
+        let (got, want) = (run(&scenario).unwrap(), run(&calm()).unwrap());
+        assert_eq!((got.ttft_ms, got.inter_token_ms), (want.ttft_ms, want.inter_token_ms), "credit {credit}");
+    }
+}
+
+#[test]
 fn a_prefix_cache_saves_work_and_changes_no_answer() {
     let with = calm();
     let mut without = with.clone();
@@ -270,6 +302,7 @@ prop_compose! {
         (max_batch_tokens, max_running, max_waiting) in (1_u32..100, 1_u32..12, 1_u32..8),
         (max_requests, queue_limit, retry_limit) in (1_u32..8, 0_u32..12, 0_u32..4),
         (prefix_cache, power) in (any::<bool>(), any::<bool>()),
+        (credit, stall) in (0_u32..20, 0.0..1.0),
         faults in prop::collection::vec((0_u64..3000, 0_u32..4, prop::option::of(0_u64..1500), any::<bool>()), 0..6),
     ) -> Scenario {
         let mut s = Scenario { seed, ..small() };
@@ -283,6 +316,9 @@ prop_compose! {
         s.workload.shared_prefix = shared_prefix;
         s.workload.leave = leave;
         s.workload.deadline = Dur::from_secs(20);
+        s.workload.stall = stall;
+        s.workload.stall_for = Dur::from_secs(2);
+        s.cluster.credit = credit;
         let c = &mut s.cluster;
         (c.workers, c.pages, c.page_tokens) = (workers, pages, page_tokens);
         (c.max_batch_tokens, c.max_running, c.max_waiting) = (max_batch_tokens, max_running, max_waiting);

@@ -90,14 +90,20 @@ impl Batch {
 
     fn try_admit(&mut self, key: Key, draft: &mut Draft) -> bool {
         let reserve = self.reserve(&self.seqs[key]);
-        if self.table.available() <= reserve {
+        if self.paused.is_empty() && self.table.available() <= reserve {
             return false;
         }
         let hits = self.look_up(key);
         let total = self.seqs[key].len().div_ceil(self.config.page_tokens);
         let missing = total - hits.len() as u32;
-        if self.table.room_beside(&hits) < missing + reserve {
+        if self.most_room(&hits) < missing {
             return false;
+        }
+        // A sequence that cannot go on anyway keeps nobody out. Nothing is taken meanwhile, so the hits stay.
+        while self.table.room_beside(&hits) < missing.saturating_add(self.reserve(&self.seqs[key])) {
+            if !self.evict_paused() {
+                return false;
+            }
         }
         let Some(pages) = self.table.claim(&hits, missing) else { return false };
         self.start(key, pages, hits.len() as u32 * self.config.page_tokens);
@@ -105,9 +111,16 @@ impl Batch {
         true
     }
 
+    /// Pages that could be taken beside `hits` if all paused sequences gave up theirs, or more: they may share some.
+    fn most_room(&self, hits: &[PageId]) -> u32 {
+        let paused: u32 = self.paused.values().map(|k| self.seqs[*k].pages.len() as u32).sum();
+        let reserve = if self.running.is_empty() { 0 } else { self.config.watermark_pages() };
+        (self.table.room_beside(hits) + paused).saturating_sub(reserve)
+    }
+
     /// Pages to leave free beside those that a sequence needs now.
     fn reserve(&self, seq: &Seq) -> u32 {
-        if self.running.is_empty() {
+        if self.running.is_empty() && self.paused.is_empty() {
             return 0;
         }
         let horizon = match seq.preemptions {
@@ -120,12 +133,14 @@ impl Batch {
         if horizon == 0 {
             return watermark;
         }
-        let running: u32 = self.running.iter().map(|k| self.growth(&self.seqs[*k]).min(horizon)).sum();
+        // Paused ones keep their place, so that they may grow too.
+        let placed = self.running.iter().chain(self.paused.values());
+        let running: u32 = placed.map(|k| self.growth(&self.seqs[*k]).min(horizon)).sum();
         let own = self.pages_at_limit(seq) * self.width(seq) - seq.len().div_ceil(self.config.page_tokens);
         watermark + running + own.min(horizon)
     }
 
-    /// Pages that a running sequence takes at most until it ends.
+    /// Pages that a running or paused sequence takes at most until it ends.
     fn growth(&self, seq: &Seq) -> u32 {
         let shared = seq.pages.last().is_some_and(|p| self.table.holders(*p) > 1);
         let held = seq.pages.len() as u32 - u32::from(shared);
@@ -147,7 +162,7 @@ impl Batch {
         let (place, rank, len) = (self.seqs[key].place, self.seqs[key].rank(), self.seqs[key].len());
         match place {
             Place::Fresh => self.fresh.remove(&rank),
-            Place::Resuming | Place::Running => self.resuming.remove(&rank),
+            Place::Resuming | Place::Running | Place::Paused | Place::Stalled => self.resuming.remove(&rank),
         };
         self.waiting_tokens -= u64::from(len);
         let seq = &mut self.seqs[key];

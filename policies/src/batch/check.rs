@@ -37,6 +37,8 @@ impl Batch {
             (Place::Running, self.running.clone()),
             (Place::Resuming, self.resuming.values().copied().collect()),
             (Place::Fresh, self.fresh.values().copied().collect()),
+            (Place::Paused, self.paused.values().copied().collect()),
+            (Place::Stalled, self.stalled.values().copied().collect()),
         ];
         let mut listed = 0;
         for (place, keys) in lists {
@@ -141,7 +143,8 @@ impl Batch {
             seq.computed,
             seq.len()
         );
-        let runs = seq.place == Place::Running;
+        self.check_credit(key, seq)?;
+        let runs = matches!(seq.place, Place::Running | Place::Paused);
         ensure_invariant!(
             runs || seq.pages.is_empty(),
             "waiting_pages",
@@ -170,6 +173,39 @@ impl Batch {
         Ok(())
     }
 
+    /// Nothing is computed beyond what was granted, and nothing waits for a grant that has come.
+    fn check_credit(&self, key: Key, seq: &Seq) -> Result<(), Broken> {
+        let allowed = &self.requests[seq.request].allowed;
+        let granted = allowed.get(seq.choice as usize).copied().unwrap_or(0);
+        ensure_invariant!(
+            seq.output.len() <= granted as usize,
+            "credit_kept",
+            "{key:?} has produced {} tokens of {granted} granted",
+            seq.output.len()
+        );
+        let waits = match seq.place {
+            Place::Fresh | Place::Resuming | Place::Running => false,
+            // There may be no slot for it.
+            Place::Paused => !self.has_credit(key) || !self.woken,
+            Place::Stalled => true,
+        };
+        ensure_invariant!(
+            waits != self.has_credit(key),
+            "credit_place",
+            "{key:?} has produced {} tokens of {granted} granted and is {:?}",
+            seq.output.len(),
+            seq.place
+        );
+        ensure_invariant!(
+            seq.place != Place::Paused || (!seq.prefilling && !seq.joint && !seq.pages.is_empty()),
+            "paused_decodes",
+            "{key:?} is paused with {} pages and {} tokens to compute",
+            seq.pages.len(),
+            seq.remaining()
+        );
+        Ok(())
+    }
+
     /// The step in flight keeps to the budget and writes no page that another sequence sees.
     fn check_flight(&self, flight: &Flight) -> Result<(), Broken> {
         let tokens: u32 = flight.slices.iter().map(|s| s.tokens).sum();
@@ -182,6 +218,14 @@ impl Batch {
         );
         for slice in &flight.slices {
             let Some(seq) = self.seqs.get(slice.seq) else { continue };
+            ensure_invariant!(
+                seq.place == Place::Running,
+                "flight_runs",
+                "{:?} is in step {} and {:?}",
+                slice.key,
+                flight.step,
+                seq.place
+            );
             let (start, end) = (seq.computed, seq.computed + slice.tokens);
             let first = (start / self.config.page_tokens) as usize;
             let last = end.div_ceil(self.config.page_tokens) as usize;

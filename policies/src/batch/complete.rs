@@ -116,6 +116,7 @@ impl Batch {
             let seq = &mut self.seqs[slice.seq];
             seq.output.push(token.token);
             seq.prefilling = false;
+            self.pause_if_spent(slice.seq);
         }
     }
 
@@ -169,19 +170,24 @@ impl Batch {
             request.choices[choice as usize] = Choice::Own(key);
             request.joint = None;
         }
+        if !first {
+            self.pause_if_spent(key);
+        }
     }
 
     /// Gives a choice a sequence of its own that shares all pages of its prompt. Where no slot is left it waits, and
-    /// finds what is cached of the prompt when its turn comes.
+    /// finds what is cached of the prompt when its turn comes. One without credit needs no slot.
     fn fork(&mut self, fork: &Fork) {
         let Some(parent) = self.seqs.get(fork.parent) else { return };
-        let pages: Vec<PageId> = if self.has_slot() { parent.pages.clone() } else { Vec::new() };
+        let spent = !self.requests[parent.request].has_credit(fork.choice, 1);
+        let pages: Vec<PageId> = if spent || self.has_slot() { parent.pages.clone() } else { Vec::new() };
         let seq = Seq {
             request: parent.request,
             choice: fork.choice,
             joint: false,
             place: Place::Running,
             order: parent.order,
+            arrival: parent.arrival,
             prompt: parent.prompt.clone(),
             prompt_hashes: parent.prompt_hashes.clone(),
             output: vec![fork.token],
@@ -198,7 +204,9 @@ impl Batch {
         let (request, waits) = (seq.request, seq.pages.is_empty());
         let key = self.seqs.insert(seq);
         self.requests[request].choices[fork.choice as usize] = Choice::Own(key);
-        if waits {
+        if spent {
+            self.pause(key);
+        } else if waits {
             self.queue_again(key);
         } else {
             self.run(key);

@@ -28,6 +28,7 @@ impl Batch {
             return None;
         }
         self.expire(now);
+        self.wake();
         let step = self.steps + 1;
         let mut draft = Draft {
             plan: StepPlan { step, ..StepPlan::default() },
@@ -46,8 +47,8 @@ impl Batch {
         Some(draft.plan)
     }
 
-    /// One token for each decoding sequence. Those that were admitted last give way where pages run out, so that what
-    /// is planned already never does.
+    /// One token for each decoding sequence. Where pages run out, paused ones give way, then those that were admitted
+    /// last, so that what is planned already never does.
     fn plan_decodes(&mut self, draft: &mut Draft) {
         let mut at = 0;
         while let Some(&key) = self.running.get(at) {
@@ -82,6 +83,9 @@ impl Batch {
                     None => pages.push(page),
                 }
                 return true;
+            }
+            if self.evict_paused() {
+                continue;
             }
             let Some(&youngest) = self.running.last() else { return false };
             self.preempt(youngest);

@@ -36,6 +36,9 @@ impl Batch {
             return true;
         }
         let left = request.joint_choices().next();
+        // What ends may have been all that ran.
+        self.watch_deadline(key);
+        let request = &mut self.requests[key];
         let seq = match before {
             Choice::Own(seq) => Some(seq),
             // The others have sequences of their own, so that nobody waits for the joint one any more.
@@ -53,8 +56,18 @@ impl Batch {
         match seq.place {
             Place::Running => self.running.retain(|k| *k != key),
             Place::Resuming | Place::Fresh => self.unqueue(&seq),
+            Place::Paused => _ = self.paused.remove(&seq.rank()),
+            Place::Stalled => _ = self.stalled.remove(&seq.rank()),
         }
         self.give_up(std::mem::take(&mut seq.pages));
+    }
+
+    /// The request is given up at its deadline if nothing of it runs then.
+    pub(super) fn watch_deadline(&mut self, key: Key) {
+        let deadline = self.requests[key].spec.deadline;
+        if deadline < Time::NEVER {
+            self.deadlines.insert((deadline, key));
+        }
     }
 
     /// Takes a waiting sequence out of its queue.
@@ -83,22 +96,28 @@ impl Batch {
 
     /// Takes a running sequence's pages; it waits, ahead of new ones, to be computed again.
     pub(super) fn preempt(&mut self, key: Key) {
+        self.seqs[key].preemptions += 1;
+        let pages = self.dispossess(key);
+        self.running.retain(|k| *k != key);
+        self.queue_again(key);
+        self.give_up(pages);
+    }
+
+    /// Takes a sequence's pages off it and says so.
+    pub(super) fn dispossess(&mut self, key: Key) -> Vec<PageId> {
         let seq = &mut self.seqs[key];
         let dropped = seq.computed;
-        seq.preemptions += 1;
-        let request = &mut self.requests[seq.request];
+        let pages = std::mem::take(&mut seq.pages);
+        (seq.computed, seq.prefilling) = (0, true);
+        let owner = seq.request;
+        let request = &mut self.requests[owner];
         request.usage.preemptions += 1;
         self.totals.preemptions += 1;
         let choice =
             if seq.joint { request.joint_choices().next().unwrap_or(seq.choice) } else { seq.choice };
         self.effects.push(BatchEffect::Preempted { seq: request.seq_key(choice), dropped });
-        if request.spec.deadline < Time::NEVER {
-            self.deadlines.insert((request.spec.deadline, seq.request));
-        }
-        let pages = std::mem::take(&mut seq.pages);
-        self.running.retain(|k| *k != key);
-        self.queue_again(key);
-        self.give_up(pages);
+        self.watch_deadline(owner);
+        pages
     }
 
     /// Puts a sequence without pages among those that wait to run again.

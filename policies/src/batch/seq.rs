@@ -24,6 +24,8 @@ pub(super) struct Request {
     pub(super) usage: Usage,
     /// Prompt tokens found in the cache at first admission; none before it.
     pub(super) cached: Option<u32>,
+    /// How many tokens each choice may have, by what its gateway has granted.
+    pub(super) allowed: Vec<u32>,
     /// Prompt log-probabilities are reported for the positions `1..=reported`.
     pub(super) reported: u32,
 }
@@ -58,6 +60,11 @@ impl Request {
         self.joint.into_iter().chain(own).collect()
     }
 
+    /// Whether `choice`, which has `output` tokens, may produce another.
+    pub(super) fn has_credit(&self, choice: u32, output: usize) -> bool {
+        self.allowed.get(choice as usize).is_some_and(|a| output < *a as usize)
+    }
+
     /// Whether a choice ends with `token` as the last of `len` tokens, prompt included.
     pub(super) fn finish(&self, token: Token, len: u32) -> Option<Finish> {
         if !self.spec.ignore_end && self.spec.end_tokens.contains(&token) {
@@ -76,6 +83,10 @@ pub(super) enum Place {
     Resuming,
     /// Is computed.
     Running,
+    /// Has used its credit, and keeps its pages as long as nobody else needs them.
+    Paused,
+    /// Has used its credit, and has no pages.
+    Stalled,
 }
 
 /// Tokens that are computed one after another: one choice, or the common prompt of several.
@@ -86,14 +97,16 @@ pub(super) struct Seq {
     /// Computes the prompt for all joint choices of the request.
     pub(super) joint: bool,
     pub(super) place: Place,
-    /// Arrival while fresh, then seniority: the order of first admissions.
+    /// Arrival while fresh or stalled, else seniority: the order of admissions, not counting those after a preemption.
     pub(super) order: u64,
+    /// The request's arrival.
+    pub(super) arrival: u64,
     pub(super) prompt: Arc<[Token]>,
     pub(super) prompt_hashes: Arc<[PageHash]>,
     pub(super) output: Vec<Token>,
     /// Hashes of the full pages after those of the prompt, as far as they were needed.
     pub(super) output_hashes: Vec<PageHash>,
-    /// Pages in order; empty unless running.
+    /// Pages in order; empty unless running or paused.
     pub(super) pages: Vec<PageId>,
     /// Tokens whose keys and values are in the pages.
     pub(super) computed: u32,

@@ -29,6 +29,7 @@ impl Batch {
             .iter()
             .map(|c| if has_ended(c, &spec, limit, scores_prompt) { Choice::Ended } else { Choice::Joint })
             .collect();
+        let allowed = spec.resumed.iter().map(|c| spec.allowance(c)).collect();
         let live = choices.iter().filter(|c| **c == Choice::Joint).count() as u32;
         let id = (spec.id, spec.attempt);
         let deadline = spec.deadline;
@@ -40,6 +41,7 @@ impl Batch {
             limit,
             usage: Usage::default(),
             cached: None,
+            allowed,
             reported: 0,
         };
         let key = self.requests.insert(request);
@@ -114,12 +116,15 @@ impl Batch {
         let starts = if resumed { &open[..] } else { &open[..1] };
         for &choice in starts {
             let output = std::mem::take(&mut request.spec.resumed[choice as usize].tokens);
+            // The credit is at least one, so that without output there is some.
+            let place = if request.has_credit(choice, output.len()) { Place::Fresh } else { Place::Stalled };
             let seq = Seq {
                 request: key,
                 choice,
                 joint: !resumed,
-                place: Place::Fresh,
+                place,
                 order,
+                arrival: order,
                 prompt: Arc::clone(&request.spec.prompt),
                 prompt_hashes: Arc::clone(hashes),
                 output,
@@ -130,14 +135,19 @@ impl Batch {
                 preemptions: 0,
                 limit: request.limit,
             };
-            self.waiting_tokens += u64::from(seq.len());
+            let len = u64::from(seq.len());
             let seq = self.seqs.insert(seq);
             if resumed {
                 request.choices[choice as usize] = Choice::Own(seq);
             } else {
                 request.joint = Some(seq);
             }
-            self.fresh.insert((order, choice), seq);
+            if place == Place::Fresh {
+                self.waiting_tokens += len;
+                self.fresh.insert((order, choice), seq);
+            } else {
+                self.stalled.insert((order, choice), seq);
+            }
         }
     }
 

@@ -10,6 +10,8 @@ mod cache;
 
 mod choices;
 
+mod credit;
+
 mod fairness;
 
 mod limits;

@@ -29,6 +29,7 @@ impl Batch {
         BatchLoad {
             running: self.running.len() as u32,
             waiting: (self.resuming.len() + self.fresh.len()) as u32,
+            paused: (self.paused.len() + self.stalled.len()) as u32,
             queued_prefill_tokens: self.waiting_tokens
                 + prefilling.map(|s| u64::from(s.remaining())).sum::<u64>(),
             pages_used: self.table.held(),
@@ -50,6 +51,11 @@ impl Batch {
     /// The sequences that wait, in the order in which they are looked at.
     pub fn waiting(&self) -> impl Iterator<Item = SeqView> {
         self.resuming.values().chain(self.fresh.values()).map(|k| self.view(&self.seqs[*k]))
+    }
+
+    /// The sequences that have used their credit: by seniority those with pages, then the others in order of arrival.
+    pub fn paused(&self) -> impl Iterator<Item = SeqView> {
+        self.paused.values().chain(self.stalled.values()).map(|k| self.view(&self.seqs[*k]))
     }
 
     fn view(&self, seq: &Seq) -> SeqView {

@@ -31,7 +31,11 @@ impl Session {
         }
         self.phase = Phase::Submitted;
         self.accepted = false;
-        fx.push(SessionEffect::Submit { worker: plan.worker.clone(), spec: Box::new(self.submission()) });
+        let spec = self.submission();
+        for (choice, resumed) in self.choices.iter_mut().zip(&spec.resumed) {
+            choice.granted = spec.allowance(resumed);
+        }
+        fx.push(SessionEffect::Submit { worker: plan.worker.clone(), spec: Box::new(spec) });
         self.at = Some(plan.worker);
     }
 
@@ -181,6 +185,29 @@ impl Session {
         }
     }
 
+    /// The client has taken the first `total` tokens of `choice`, those of all attempts counted; less than said before
+    /// is nothing. Where the request has a credit, the worker is told after each half of it. What is taken while no
+    /// worker is at it goes into the next submission.
+    pub fn consumed(&mut self, _now: Time, choice: u32, total: u32, fx: &mut Vec<SessionEffect>) {
+        let Some(state) = self.choices.get_mut(choice as usize) else { return };
+        state.consumed = state.consumed.max(total.min(state.tokens.len() as u32));
+        let (credit, upto) = (self.spec.credit, state.consumed.saturating_add(self.spec.credit));
+        let Some(worker) = &self.at else { return };
+        // Beyond the limit there is nothing to grant.
+        let goes_on = state.ended.is_none() && state.granted < self.spec.max_tokens;
+        if credit == 0 || !goes_on || upto < state.granted.saturating_add(credit.div_ceil(2)) {
+            return;
+        }
+        state.granted = upto;
+        fx.push(SessionEffect::Grant {
+            worker: worker.clone(),
+            request: self.spec.id,
+            attempt: self.spec.attempt,
+            choice,
+            upto,
+        });
+    }
+
     /// The driver found a stop string in the text of `choice`: nothing more is generated for it. A choice that has
     /// ended (its last token completed the string) stays as it is.
     pub fn stop_choice(&mut self, _now: Time, choice: u32, fx: &mut Vec<SessionEffect>) {
@@ -279,7 +306,11 @@ impl Session {
         let resumed = self
             .choices
             .iter()
-            .map(|c| ResumedChoice { tokens: c.tokens.clone(), ended: c.ended.is_some() })
+            .map(|c| ResumedChoice {
+                tokens: c.tokens.clone(),
+                ended: c.ended.is_some(),
+                unread: c.tokens.len() as u32 - c.consumed,
+            })
             .collect();
         let prompt_left = self.next_prompt < self.spec.prompt.len() as u32;
         RequestSpec {

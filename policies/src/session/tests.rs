@@ -21,6 +21,7 @@ fn spec(choices: usize, max_tokens: u32) -> RequestSpec {
         hashes: Vec::new().into(),
         resumed: vec![ResumedChoice::default(); choices],
         max_tokens,
+        credit: 0,
         end_tokens: Vec::new().into(),
         ignore_end: false,
         sampling: Arc::new(Sampling::default()),
@@ -63,6 +64,7 @@ fn names(fx: &[SessionEffect]) -> Vec<String> {
         SessionEffect::DeliverPrompt { first, tokens } => format!("prompt/{first}+{}", tokens.len()),
         SessionEffect::CancelAt { worker, attempt, .. } => format!("cancel/{attempt}@{worker}"),
         SessionEffect::CancelChoice { choice, .. } => format!("cancel-choice/{choice}"),
+        SessionEffect::Grant { attempt, choice, upto, .. } => format!("grant/{attempt}.{choice}<{upto}"),
         SessionEffect::Release { attempt, .. } => format!("release/{attempt}"),
         SessionEffect::Finished => "finished".into(),
         SessionEffect::Failed(failure) => format!("failed/{failure:?}"),
@@ -116,7 +118,11 @@ fn a_lost_worker_is_resumed_without_repeat_or_gap() {
     fx.clear();
     s.placed(T, Attempt(1), plan(2), &mut fx);
     let SessionEffect::Submit { spec, .. } = &fx[0] else { panic!("{fx:?}") };
-    let resumed = |tokens: &[Token], ended| ResumedChoice { tokens: tokens.to_vec(), ended };
+    let resumed = |tokens: &[Token], ended| ResumedChoice {
+        tokens: tokens.to_vec(),
+        ended,
+        unread: tokens.len() as u32,
+    };
     assert_eq!(spec.resumed, [resumed(&[0, 1], false), resumed(&[1000], true)]);
 
     fx.clear();
@@ -335,6 +341,89 @@ fn prompt_logprobs_are_delivered_once() {
     s.check().unwrap();
 }
 
+/// A session at worker 1 with a credit, with the effects so far dropped.
+fn with_credit(choices: usize, max_tokens: u32, credit: u32) -> Session {
+    let spec = RequestSpec { credit, ..spec(choices, max_tokens) };
+    let mut s = Session::new(spec, SessionConfig { retry_limit: 3, backoff: BACKOFF });
+    let mut fx = Vec::new();
+    s.start(T, &mut fx);
+    s.placed(T, Attempt(0), plan(1), &mut fx);
+    s
+}
+
+#[test]
+fn half_of_the_credit_taken_is_granted_again() {
+    let mut s = with_credit(2, 20, 5);
+    let mut fx = Vec::new();
+    (0..5).for_each(|i| s.token(T, &event(0, 0, i, None), &mut fx));
+    s.token(T, &event(0, 1, 0, None), &mut fx);
+    fx.clear();
+    for total in [1, 2, 1] {
+        s.consumed(T, 0, total, &mut fx);
+    }
+    s.consumed(T, 1, 1, &mut fx);
+    s.consumed(T, 2, 9, &mut fx);
+    assert!(fx.is_empty(), "not yet half: {fx:?}");
+    s.consumed(T, 0, 3, &mut fx);
+    s.consumed(T, 0, 5, &mut fx);
+    s.consumed(T, 0, 99, &mut fx);
+    assert_eq!(names(&fx), ["grant/0.0<8"], "no more was delivered than five");
+    (5..8).for_each(|i| s.token(T, &event(0, 0, i, None), &mut fx));
+    fx.clear();
+    s.consumed(T, 0, 6, &mut fx);
+    assert_eq!(names(&fx), ["grant/0.0<11"]);
+    s.check().unwrap();
+}
+
+#[test]
+fn nothing_is_granted_without_credit_after_the_end_or_beyond_the_limit() {
+    let mut fx = Vec::new();
+    let mut s = with_credit(1, 20, 0);
+    (0..9).for_each(|i| s.token(T, &event(0, 0, i, None), &mut fx));
+    fx.clear();
+    s.consumed(T, 0, 9, &mut fx);
+    assert!(fx.is_empty());
+
+    let mut s = with_credit(2, 6, 4);
+    (0..4).for_each(|i| s.token(T, &event(0, 0, i, None), &mut fx));
+    (0..3).for_each(|i| s.token(T, &event(0, 1, i, None), &mut fx));
+    s.stop_choice(T, 1, &mut fx);
+    fx.clear();
+    s.consumed(T, 1, 3, &mut fx);
+    s.consumed(T, 0, 2, &mut fx);
+    s.consumed(T, 0, 4, &mut fx);
+    assert_eq!(names(&fx), ["grant/0.0<6"], "it covers the limit");
+    s.check().unwrap();
+    s.cancel(T, &mut fx);
+    fx.clear();
+    s.consumed(T, 0, 4, &mut fx);
+    assert!(fx.is_empty());
+}
+
+#[test]
+fn a_new_attempt_has_the_credit_that_is_due() {
+    let mut s = with_credit(2, 20, 4);
+    let mut fx = Vec::new();
+    (0..4).for_each(|i| s.token(T, &event(0, 0, i, None), &mut fx));
+    s.consumed(T, 0, 1, &mut fx);
+    s.worker_lost(T, &worker(1), &mut fx);
+    fx.clear();
+    s.consumed(T, 0, 3, &mut fx);
+    assert!(fx.is_empty(), "nobody is there to hear it");
+    s.placed(T, Attempt(1), plan(2), &mut fx);
+    let SessionEffect::Submit { spec, .. } = &fx[0] else { panic!("{fx:?}") };
+    let allowed: Vec<u32> = spec.resumed.iter().map(|r| spec.allowance(r)).collect();
+    assert_eq!((spec.resumed[0].unread, &allowed[..]), (1, &[7, 4][..]));
+    fx.clear();
+    s.consumed(T, 0, 4, &mut fx);
+    assert!(fx.is_empty(), "one taken since");
+    (4..7).for_each(|i| s.token(T, &event(1, 0, i, None), &mut fx));
+    fx.clear();
+    s.consumed(T, 0, 5, &mut fx);
+    assert_eq!(names(&fx), ["grant/1.0<9"]);
+    s.check().unwrap();
+}
+
 /// One random life: messages are late, doubled and lost, workers die, the client stops or leaves.
 struct Life {
     rng: Rng,
@@ -343,8 +432,8 @@ struct Life {
     seen: usize,
     choices: u32,
     max: u32,
-    /// Attempt → next index of each choice, for workers that are at it.
-    at_work: Vec<(u32, Vec<u32>)>,
+    /// Attempt → next index of each choice and how far it may go, for workers that are at it.
+    at_work: Vec<(u32, Vec<(u32, u32)>)>,
     asked: Vec<u32>,
     rejected: Vec<u32>,
 }
@@ -355,7 +444,8 @@ impl Life {
         let choices = 1 + rng.below(3) as u32;
         let max = 1 + rng.below(6) as u32;
         let config = SessionConfig { retry_limit: rng.below(4) as u32, backoff: BACKOFF };
-        let session = Session::new(spec(choices as usize, max), config);
+        let spec = RequestSpec { credit: rng.below(4) as u32, ..spec(choices as usize, max) };
+        let session = Session::new(spec, config);
         let (fx, at_work, asked, rejected) = Default::default();
         Self { rng, session, fx, seen: 0, choices, max, at_work, asked, rejected }
     }
@@ -367,10 +457,17 @@ impl Life {
                 SessionEffect::Place(p) => self.asked.push(p.attempt.0),
                 SessionEffect::Submit { spec, .. } => {
                     let next = spec.resumed.iter().map(|r| match r.ended {
-                        true => u32::MAX,
-                        false => r.tokens.len() as u32,
+                        true => (u32::MAX, 0),
+                        false => (r.tokens.len() as u32, spec.allowance(r)),
                     });
                     self.at_work.push((spec.attempt.0, next.collect()));
+                }
+                SessionEffect::Grant { attempt, choice, upto, .. } => {
+                    let current = self.at_work.iter_mut().find(|(a, _)| a == &attempt.0);
+                    let (_, choices) = current.expect("granted to nobody");
+                    let (_, allowed) = &mut choices[*choice as usize];
+                    assert!(*upto > *allowed, "a grant gives more");
+                    *allowed = *upto;
                 }
                 _ => {}
             }
@@ -400,12 +497,17 @@ impl Life {
             9 if rng.below(6) == 0 => s.stop_choice(T, rng.below(4) as u32, fx),
             10 if rng.below(10) == 0 => s.failed_at_worker(T, attempt, "bad".into(), fx),
             11 => s.accepted(T, attempt),
+            13 | 14 => {
+                let choice = rng.below(4) as u32;
+                let delivered = s.tokens(choice).len() as u64;
+                s.consumed(T, choice, rng.below(delivered + 2) as u32, fx);
+            }
             _ if !self.at_work.is_empty() => {
                 let i = rng.below(self.at_work.len() as u64) as usize;
                 let (attempt, next) = &mut self.at_work[i];
                 let choice = rng.below(u64::from(self.choices)) as u32;
-                let index = &mut next[choice as usize];
-                if *index < self.max {
+                let (index, allowed) = &mut next[choice as usize];
+                if *index < self.max.min(*allowed) {
                     let finish = (*index + 1 == self.max).then_some(Finish::Length);
                     let event = event(*attempt, choice, *index, finish);
                     for _ in 0..=u8::from(rng.below(4) == 0) {

@@ -1,9 +1,9 @@
 //! The gateway: a [`policies::session`] for each live request, and what clients saw of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use config::ids::RequestId;
-use policies::batch::BatchEffect;
+use policies::batch::{BatchEffect, TokenEvent};
 use policies::invariant::Broken;
 use policies::placement::PlacementEffect;
 use policies::request::{RequestSpec, Token};
@@ -46,21 +46,32 @@ pub struct Gateway {
     config: SessionConfig,
     sessions: BTreeMap<RequestId, Session>,
     records: BTreeMap<RequestId, Record>,
+    /// Live requests whose clients read nothing yet.
+    stalled: BTreeSet<RequestId>,
 }
 
 impl Gateway {
     /// A gateway without requests.
     #[must_use]
     pub const fn new(config: SessionConfig) -> Self {
-        Self { config, sessions: BTreeMap::new(), records: BTreeMap::new() }
+        Self { config, sessions: BTreeMap::new(), records: BTreeMap::new(), stalled: BTreeSet::new() }
     }
 
-    /// A request arrives.
+    /// A request arrives, from a client that reads what it gets at once or, for now, not at all.
     ///
     /// # Errors
     /// A broken invariant of its session.
-    pub fn arrive(&mut self, now: Time, spec: RequestSpec, out: &mut Outbox) -> Result<(), Broken> {
+    pub fn arrive(
+        &mut self,
+        now: Time,
+        spec: RequestSpec,
+        reads: bool,
+        out: &mut Outbox,
+    ) -> Result<(), Broken> {
         let id = spec.id;
+        if !reads {
+            self.stalled.insert(id);
+        }
         let record = Record {
             arrived: now,
             prompt_tokens: spec.prompt.len() as u32,
@@ -82,6 +93,19 @@ impl Gateway {
     /// As [`Gateway::arrive`].
     pub fn leave(&mut self, now: Time, id: RequestId, out: &mut Outbox) -> Result<(), Broken> {
         self.with(now, id, out, |session, fx| session.cancel(now, fx))
+    }
+
+    /// A client that did not read reads all that there is, and from now on.
+    ///
+    /// # Errors
+    /// As [`Gateway::arrive`].
+    pub fn read(&mut self, now: Time, id: RequestId, out: &mut Outbox) -> Result<(), Broken> {
+        self.stalled.remove(&id);
+        self.with(now, id, out, |session, fx| {
+            for choice in 0..session.spec().choices() as u32 {
+                session.consumed(now, choice, session.tokens(choice).len() as u32, fx);
+            }
+        })
     }
 
     /// The time that a session asked for has come, or another one that it asked for before.
@@ -157,6 +181,14 @@ impl Gateway {
         let mut fx = Vec::new();
         let due = session.next_deadline();
         call(session, &mut fx);
+        if !self.stalled.contains(&id) {
+            for effect in 0..fx.len() {
+                if let SessionEffect::Deliver(TokenEvent { seq, index, .. }) = &fx[effect] {
+                    let (choice, total) = (seq.choice, index + 1);
+                    session.consumed(now, choice, total, &mut fx);
+                }
+            }
+        }
         session.check()?;
         // The deadline itself has its timer since the request's arrival.
         if let Some(next) = session.next_deadline()
@@ -181,6 +213,9 @@ impl Gateway {
                 SessionEffect::CancelChoice { worker, request, attempt, choice } => {
                     out.send(Event::Worker(worker, WorkerMsg::CancelChoice(request, attempt, choice)));
                 }
+                SessionEffect::Grant { worker, request, attempt, choice, upto } => {
+                    out.send(Event::Worker(worker, WorkerMsg::Grant(request, attempt, choice, upto)));
+                }
                 SessionEffect::Deliver(event) => {
                     record.cached_tokens.get_or_insert(event.cached_tokens);
                     record.answers[event.seq.choice as usize].push((now, event.token));
@@ -192,6 +227,7 @@ impl Gateway {
         }
         if record.end.is_some() {
             self.sessions.remove(&id);
+            self.stalled.remove(&id);
         }
         Ok(())
     }

@@ -47,6 +47,9 @@ impl Worker {
             WorkerMsg::CancelChoice(request, attempt, choice) => {
                 self.core.cancel_choice(now, request, attempt, choice);
             }
+            WorkerMsg::Grant(request, attempt, choice, upto) => {
+                self.core.grant(now, request, attempt, choice, upto);
+            }
         }
         self.go_on(now, Vec::new(), out)
     }

@@ -9,7 +9,7 @@ use super::model::solo;
 use crate::batch::BatchConfig;
 use crate::request::{Finish, RequestSpec, ResumedChoice};
 
-fn with_choices(mut spec: RequestSpec, choices: usize) -> RequestSpec {
+pub(super) fn with_choices(mut spec: RequestSpec, choices: usize) -> RequestSpec {
     spec.resumed = vec![ResumedChoice::default(); choices];
     spec
 }

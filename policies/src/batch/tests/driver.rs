@@ -26,6 +26,7 @@ pub(super) fn request(config: &BatchConfig, number: u64, prompt: &[Token], max_t
         hashes: page_hashes(&config.fingerprint, config.page_tokens, prompt).into(),
         resumed: vec![ResumedChoice::default()],
         max_tokens,
+        credit: 0,
         end_tokens: Arc::new([]),
         ignore_end: false,
         sampling: Arc::new(Sampling { seed: number, ..Sampling::default() }),
@@ -63,6 +64,8 @@ pub(super) struct Driver {
     pub(super) now: Time,
     pub(super) received: BTreeMap<Id, Received>,
     specs: BTreeMap<Id, RequestSpec>,
+    /// How far each choice of a request with credit may go.
+    granted: BTreeMap<(Id, u32), u32>,
 }
 
 impl Driver {
@@ -76,7 +79,8 @@ impl Driver {
 
     fn over(config: &BatchConfig, batch: Batch) -> Self {
         let engine = Engine::new(config);
-        Self { batch, engine, now: Time(1), received: BTreeMap::new(), specs: BTreeMap::new() }
+        let (received, specs, granted) = Default::default();
+        Self { batch, engine, now: Time(1), received, specs, granted }
     }
 
     pub(super) fn submit(&mut self, spec: &RequestSpec) -> Result<(), Refusal> {
@@ -84,6 +88,10 @@ impl Driver {
         if taken.is_ok() {
             self.received.insert(id(spec), Received::default());
             self.specs.insert(id(spec), spec.clone());
+            for (choice, resumed) in (0..).zip(&spec.resumed).filter(|_| spec.credit > 0) {
+                let has = resumed.tokens.len() as u32;
+                self.granted.insert((id(spec), choice), has.max(has - resumed.unread + spec.credit));
+            }
         }
         self.settle();
         taken
@@ -104,6 +112,15 @@ impl Driver {
         let there = self.batch.cancel_choice(self.now, of.0, of.1, choice);
         self.settle();
         there
+    }
+
+    pub(super) fn grant(&mut self, of: Id, choice: u32, upto: u32) -> bool {
+        let more = self.batch.grant(self.now, of.0, of.1, choice, upto);
+        if let Some(granted) = self.granted.get_mut(&(of, choice)) {
+            *granted = (*granted).max(upto);
+        }
+        self.settle();
+        more
     }
 
     pub(super) fn plan(&mut self) -> Option<StepPlan> {
@@ -152,7 +169,7 @@ impl Driver {
     pub(super) fn expect_idle(&self) {
         assert!(self.batch.is_idle(), "stuck with {:?}", self.batch.load());
         let load = self.batch.load();
-        let left = (load.running, load.waiting, load.queued_prefill_tokens, load.pages_used);
+        let left = (load.running, load.waiting + load.paused, load.queued_prefill_tokens, load.pages_used);
         assert_eq!(left, (0, 0, 0, 0), "{load:?}");
     }
 
@@ -226,6 +243,9 @@ impl Driver {
         for effect in effects {
             match effect {
                 BatchEffect::Token(event) => {
+                    let of = (event.seq.request, event.seq.attempt);
+                    let granted = self.granted.get(&(of, event.seq.choice)).copied().unwrap_or(u32::MAX);
+                    assert!(event.index < granted, "{event:?} of {granted} granted");
                     let got = self.open((event.seq.request, event.seq.attempt));
                     got.choices.entry(event.seq.choice).or_default().push(event);
                 }

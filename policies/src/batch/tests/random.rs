@@ -49,6 +49,7 @@ fn random_request(rng: &mut Rng, config: &BatchConfig, number: u64) -> RequestSp
     spec.ignore_end = rng.below(4) == 0;
     spec.prompt_logprobs = rng.below(6) == 0;
     spec.resumed = vec![ResumedChoice::default(); 1 + rng.below(3) as usize];
+    spec.credit = rng.below(3).saturating_mul(rng.below(7)) as u32;
     if rng.below(4) == 0 && spec.max_tokens > 0 {
         spec.attempt = Attempt(1 + rng.below(3) as u32);
         for choice in 0..spec.choices() {
@@ -56,6 +57,7 @@ fn random_request(rng: &mut Rng, config: &BatchConfig, number: u64) -> RequestSp
             let kept = rng.below(alone.tokens.len() as u64 + 1) as usize;
             spec.resumed[choice].tokens = alone.tokens[..kept].iter().map(|t| t.0).collect();
             spec.resumed[choice].ended = rng.below(5) == 0;
+            spec.resumed[choice].unread = rng.below(kept as u64 + 1) as u32;
         }
     }
     spec
@@ -98,8 +100,16 @@ impl Run {
                     self.stopped.insert((of, choice), ());
                 }
             }
+            9 if !self.specs.is_empty() => (0..4).for_each(|_| self.grant()),
             _ => {}
         }
+    }
+
+    /// A client has read something.
+    fn grant(&mut self) {
+        let (of, choice) = (self.pick(), self.rng.below(3) as u32);
+        let upto = self.rng.below(24) as u32;
+        self.driver.grant(of, choice, upto);
     }
 
     fn pick(&mut self) -> Id {
@@ -160,7 +170,8 @@ impl Run {
                     }
                 }
             }
-            for (choice, times) in &got.preempted {
+            // Beyond that, only a client that does not read loses its pages.
+            for (choice, times) in got.preempted.iter().filter(|_| spec.credit == 0) {
                 assert!(*times <= 3, "{of:?} choice {choice} was preempted {times} times");
             }
         }
@@ -180,9 +191,15 @@ fn run(seed: u64, driver: impl FnOnce(&BatchConfig) -> Driver) {
         }
     }
     for _ in 0..100_000 {
-        if !run.step(&config, true) {
+        if run.step(&config, true) {
+            continue;
+        }
+        let load = run.driver.load();
+        assert_eq!(load.running + load.waiting, 0, "only those without credit stop: {load:?}");
+        if load.paused == 0 {
             break;
         }
+        run.grant();
     }
     run.driver.expect_idle();
     run.verify();
