@@ -3,5 +3,10 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod cookie;
+pub mod handshake;
 pub mod identity;
+pub mod link;
+pub mod port;
+pub mod tls;
 pub mod wire;
