@@ -1,7 +1,7 @@
 //! The messages between nodes, as bytes.
 //!
 //! What travels is made of the types that the cores decide with. Those know nothing of bytes: how each is written is said
-//! here ([`form`]), field by field, so that a change of a core type that would change the wire does not compile until
+//! here (`form`), field by field, so that a change of a core type that would change the wire does not compile until
 //! somebody has looked at it. [`seal`] and [`open`] are the whole interface.
 
 pub mod ad;
@@ -11,7 +11,6 @@ mod error;
 mod form;
 mod message;
 pub mod version;
-mod words;
 
 pub use ad::{Beat, ModelAd, WorkerAd};
 pub use codec::MAX_BYTES;
@@ -20,3 +19,5 @@ pub use error::WireError;
 pub use message::{Door, Message, ToController, ToGateway, ToNode, ToWorker};
 pub use version::{MIN_WIRE_VERSION, WIRE_VERSION, agree};
 
+#[cfg(test)]
+mod tests;

@@ -6,28 +6,32 @@
 
 use bincode::config::{self, Configuration, Limit, LittleEndian, Varint};
 use bincode::de::DecoderImpl;
-use bincode::de::read::SliceReader;
 use bincode::enc::EncoderImpl;
-use bincode::enc::write::Writer;
 
 pub(crate) use bincode::de::Decoder;
 pub(crate) use bincode::de::read::Reader;
 pub(crate) use bincode::enc::Encoder;
-pub(crate) use bincode::enc::write::Writer as Sink;
+pub(crate) use bincode::enc::write::Writer;
 pub(crate) use bincode::error::{DecodeError, EncodeError};
 pub(crate) use bincode::{Decode, Encode};
 
 use super::error::WireError;
 
-/// The longest message in bytes, encoded, and the most memory that decoding one may ask for.
+/// The longest message in bytes, encoded; also what [`decode`] may ask for in memory.
 pub const MAX_BYTES: usize = 16 * 1024 * 1024;
+
+/// The most memory in bytes that a [`Source`] lets lists ask for. Values are larger in memory than on the wire (a token
+/// event about five times), so that with less a message could be sent and not be read.
+const MAX_MEMORY: usize = 8 * MAX_BYTES;
 
 /// Room that a message gets at first, in bytes: most are shorter, so that they are written without a reallocation.
 const USUAL_BYTES: usize = 1024;
 
-type Config = Configuration<LittleEndian, Varint, Limit<MAX_BYTES>>;
+type Config<const LIMIT: usize> = Configuration<LittleEndian, Varint, Limit<LIMIT>>;
 
-const CONFIG: Config = config::standard().with_limit::<MAX_BYTES>();
+const fn config<const LIMIT: usize>() -> Config<LIMIT> {
+    config::standard().with_limit::<LIMIT>()
+}
 
 /// `value` as bytes.
 ///
@@ -42,10 +46,14 @@ pub(crate) fn encode<T: Encode>(value: &T) -> Result<Vec<u8>, WireError> {
 /// # Errors
 /// `bytes` are too many, end early, go on after the value, or are no such value.
 pub(crate) fn decode<T: Decode<()>>(bytes: &[u8]) -> Result<T, WireError> {
-    let mut source = Source::new(bytes)?;
-    let value = source.read(|decoder| T::decode(decoder))?;
-    source.end()?;
-    Ok(value)
+    if bytes.len() > MAX_BYTES {
+        return Err(WireError::TooLarge { bytes: bytes.len(), limit: MAX_BYTES });
+    }
+    let (value, read) = bincode::decode_from_slice(bytes, config::<MAX_BYTES>()).map_err(malformed)?;
+    match bytes.len() - read {
+        0 => Ok(value),
+        rest => Err(WireError::Trailing { bytes: rest }),
+    }
 }
 
 /// The bytes that `put` writes.
@@ -53,10 +61,10 @@ pub(crate) fn decode<T: Decode<()>>(bytes: &[u8]) -> Result<T, WireError> {
 /// # Errors
 /// They are more than [`MAX_BYTES`], or `put` fails.
 pub(super) fn write(
-    put: impl FnOnce(&mut EncoderImpl<Out, Config>) -> Result<(), EncodeError>,
+    put: impl FnOnce(&mut EncoderImpl<Out, Config<MAX_BYTES>>) -> Result<(), EncodeError>,
 ) -> Result<Vec<u8>, WireError> {
     let out = Out { bytes: Vec::with_capacity(USUAL_BYTES), len: 0 };
-    let mut encoder = EncoderImpl::new(out, CONFIG);
+    let mut encoder = EncoderImpl::new(out, config::<MAX_BYTES>());
     put(&mut encoder).map_err(|e| WireError::Encode(e.to_string()))?;
     let Out { bytes, len } = encoder.into_writer();
     if len > MAX_BYTES {
@@ -85,8 +93,10 @@ impl Writer for Out {
 
 /// Bytes being read, piece by piece.
 pub(super) struct Source<'a> {
-    decoder: DecoderImpl<SliceReader<'a>, Config, ()>,
+    decoder: SourceDecoder<'a>,
 }
+
+type SourceDecoder<'a> = DecoderImpl<In<'a>, Config<MAX_MEMORY>, ()>;
 
 impl<'a> Source<'a> {
     /// Reads from the front of `bytes`.
@@ -97,7 +107,7 @@ impl<'a> Source<'a> {
         if bytes.len() > MAX_BYTES {
             return Err(WireError::TooLarge { bytes: bytes.len(), limit: MAX_BYTES });
         }
-        Ok(Self { decoder: DecoderImpl::new(SliceReader::new(bytes), CONFIG, ()) })
+        Ok(Self { decoder: DecoderImpl::new(In { rest: bytes }, config::<MAX_MEMORY>(), ()) })
     }
 
     /// The next piece.
@@ -106,9 +116,9 @@ impl<'a> Source<'a> {
     /// The bytes end early or are no such piece.
     pub(super) fn read<T>(
         &mut self,
-        take: impl FnOnce(&mut DecoderImpl<SliceReader<'a>, Config, ()>) -> Result<T, DecodeError>,
+        take: impl FnOnce(&mut SourceDecoder<'a>) -> Result<T, DecodeError>,
     ) -> Result<T, WireError> {
-        take(&mut self.decoder).map_err(|e| WireError::Malformed(e.to_string()))
+        take(&mut self.decoder).map_err(malformed)
     }
 
     /// Nothing may follow.
@@ -116,22 +126,42 @@ impl<'a> Source<'a> {
     /// # Errors
     /// Something does.
     pub(super) fn end(mut self) -> Result<(), WireError> {
-        match self.rest() {
+        match self.decoder.reader().rest.len() {
             0 => Ok(()),
             bytes => Err(WireError::Trailing { bytes }),
         }
     }
+}
 
-    /// How many bytes are left. The reader does not say, but it shows any number of bytes that there are.
-    fn rest(&mut self) -> usize {
-        let (mut low, mut high) = (0, MAX_BYTES);
-        while low < high {
-            let middle = (low + high).div_ceil(2);
-            match self.decoder.reader().peek_read(middle) {
-                Some(_) => low = middle,
-                None => high = middle - 1,
-            }
-        }
-        low
+/// The bytes not read yet.
+pub(super) struct In<'a> {
+    rest: &'a [u8],
+}
+
+impl Reader for In<'_> {
+    #[inline]
+    fn read(&mut self, to: &mut [u8]) -> Result<(), DecodeError> {
+        let (bytes, rest) = self
+            .rest
+            .split_at_checked(to.len())
+            .ok_or_else(|| DecodeError::UnexpectedEnd { additional: to.len() - self.rest.len() })?;
+        to.copy_from_slice(bytes);
+        self.rest = rest;
+        Ok(())
     }
+
+    #[inline]
+    fn peek_read(&mut self, n: usize) -> Option<&[u8]> {
+        self.rest.get(..n)
+    }
+
+    #[inline]
+    fn consume(&mut self, n: usize) {
+        self.rest = self.rest.get(n..).unwrap_or_default();
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "an argument of `map_err`")]
+fn malformed(error: DecodeError) -> WireError {
+    WireError::Malformed(error.to_string())
 }

@@ -14,6 +14,7 @@ mod node;
 mod placement;
 mod request;
 mod std_types;
+mod words;
 
 /// A type that has a form on the wire. `take(put(x))` is `x`.
 pub trait Form: Sized {

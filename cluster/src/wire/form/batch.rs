@@ -3,9 +3,8 @@
 use policies::batch::{BatchEffect, BatchLoad, Refusal, TokenEvent, Usage};
 use policies::request::{Finish, Logprobs};
 
-use super::{Form, form_enum, form_struct, no_such};
+use super::{Form, form_enum, form_struct, no_such, words};
 use crate::wire::codec::{DecodeError, Decoder, EncodeError, Encoder};
-use crate::wire::words;
 
 form_enum!(BatchEffect {
     0 => Token(event),

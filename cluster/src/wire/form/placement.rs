@@ -3,9 +3,8 @@
 use policies::placement::{PlaceRequest, PlacementEffect, Plan, Rejection, WorkerInfo};
 use policies::time::Time;
 
-use super::{Form, form_enum, form_struct};
+use super::{Form, form_enum, form_struct, words};
 use crate::wire::codec::{DecodeError, Decoder, EncodeError, Encoder};
-use crate::wire::words;
 
 form_struct!(WorkerInfo { id, models, max_context, max_requests });
 

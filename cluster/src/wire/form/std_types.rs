@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Form;
-use crate::wire::codec::{Decode, DecodeError, Decoder, Encode, EncodeError, Encoder, Reader, Sink};
+use crate::wire::codec::{Decode, DecodeError, Decoder, Encode, EncodeError, Encoder, Reader, Writer};
 
 /// Memory that a list gets before any of its values is read, in bytes. A length that lies costs no more than this; a long
 /// list grows as its values come.
@@ -91,7 +91,7 @@ impl<K: Form + Ord, V: Form> Form for BTreeMap<K, V> {
 
 impl Form for String {
     fn put<E: Encoder>(&self, to: &mut E) -> Result<(), EncodeError> {
-        put_list(self.as_bytes(), to)
+        put_text(self, to)
     }
 
     fn take<D: Decoder>(from: &mut D) -> Result<Self, DecodeError> {
@@ -101,7 +101,7 @@ impl Form for String {
 
 impl Form for Arc<str> {
     fn put<E: Encoder>(&self, to: &mut E) -> Result<(), EncodeError> {
-        put_list(self.as_bytes(), to)
+        put_text(self, to)
     }
 
     fn take<D: Decoder>(from: &mut D) -> Result<Self, DecodeError> {
@@ -184,10 +184,11 @@ fn take_len<D: Decoder>(from: &mut D) -> Result<usize, DecodeError> {
 
 /// Reads `len` values one by one.
 pub(super) fn take_list<T: Form, D: Decoder>(len: usize, from: &mut D) -> Result<Vec<T>, DecodeError> {
+    const { assert!(size_of::<T>() > 0, "a list of nothings could claim any length at no cost") };
     // The whole list is charged to the limit first and each value again as it is read, so what was charged for it is
     // given back.
     from.claim_container_read::<T>(len)?;
-    let mut list = Vec::with_capacity(len.min(FIRST_BYTES / size_of::<T>().max(1)));
+    let mut list = Vec::with_capacity(first_capacity::<T>(len));
     for _ in 0..len {
         from.unclaim_bytes_read(size_of::<T>());
         list.push(T::take(from)?);
@@ -195,7 +196,18 @@ pub(super) fn take_list<T: Form, D: Decoder>(len: usize, from: &mut D) -> Result
     Ok(list)
 }
 
-fn take_text<T, D: Decoder>(from: &mut D, make: impl FnOnce(&str) -> T) -> Result<T, DecodeError> {
+/// Values that there is room for before the first is read, in a list that is said to have `len`.
+const fn first_capacity<T>(len: usize) -> usize {
+    let most = FIRST_BYTES / size_of::<T>();
+    if len < most { len } else { most }
+}
+
+pub(super) fn put_text<E: Encoder>(text: &str, to: &mut E) -> Result<(), EncodeError> {
+    put_list(text.as_bytes(), to)
+}
+
+/// Makes something of the text that follows, which is looked at where it is.
+pub(super) fn take_text<T, D: Decoder>(from: &mut D, make: impl FnOnce(&str) -> T) -> Result<T, DecodeError> {
     let len = take_len(from)?;
     with_bytes(len, from, |bytes| {
         std::str::from_utf8(bytes).map(make).map_err(|inner| DecodeError::Utf8 { inner })
@@ -213,4 +225,16 @@ fn with_bytes<T, D: Decoder>(
     let made = make(bytes)?;
     from.reader().consume(len);
     Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_alone_reserves_little() {
+        assert_eq!(first_capacity::<u32>(7), 7);
+        assert_eq!(first_capacity::<u32>(usize::MAX) * 4, FIRST_BYTES);
+        assert_eq!(first_capacity::<[u8; 1000]>(usize::MAX), 16);
+    }
 }

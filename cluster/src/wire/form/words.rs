@@ -1,7 +1,7 @@
 //! Texts that are `&'static str` in the core types: they travel as text, and the reader finds its own copy.
 
-use super::codec::{DecodeError, Decoder, EncodeError, Encoder};
-use super::form::Form;
+use super::std_types::{put_text, take_text};
+use crate::wire::codec::{DecodeError, Decoder, EncodeError, Encoder};
 
 /// Why a plan chose its worker (`policies::placement`).
 pub(super) const WHY: [&str; 4] = ["least-loaded", "only-free-worker", "only-worker", "power-of-two"];
@@ -23,7 +23,7 @@ pub(super) const MALFORMED: [&str; 6] = [
 pub(super) const OTHER_MALFORMED: &str = "the worker does not accept it; its log says why";
 
 pub(super) fn put<E: Encoder>(word: &str, to: &mut E) -> Result<(), EncodeError> {
-    word.to_owned().put(to)
+    put_text(word, to)
 }
 
 pub(super) fn take<D: Decoder>(
@@ -31,6 +31,5 @@ pub(super) fn take<D: Decoder>(
     other: &'static str,
     from: &mut D,
 ) -> Result<&'static str, DecodeError> {
-    let word = String::take(from)?;
-    Ok(known.iter().find(|k| **k == word).copied().unwrap_or(other))
+    take_text(from, |word| known.iter().find(|k| **k == word).copied().unwrap_or(other))
 }

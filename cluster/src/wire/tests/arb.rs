@@ -1,0 +1,352 @@
+//! Any value of every type that travels, all fields and variants included.
+
+use std::sync::Arc;
+
+use config::ids::{Attempt, ModelId, NodeId, RequestId, WorkerId};
+use config::role::RoleSet;
+use policies::batch::{BatchEffect, BatchLoad, Refusal, TokenEvent, Usage};
+use policies::kv::PageHash;
+use policies::membership::{Member, Peer};
+use policies::placement::{PlaceRequest, PlacementEffect, Plan, Rejection, WorkerInfo};
+use policies::request::{Finish, Logprobs, Prop, RequestSpec, ResumedChoice, Sampling};
+use policies::step::SeqKey;
+use policies::time::{Span, Time};
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+
+use super::SENT;
+use crate::wire::{Beat, ModelAd, ToController, ToGateway, ToNode, ToWorker, TraceContext, WorkerAd};
+
+pub(super) fn trace() -> impl Strategy<Value = Option<TraceContext>> {
+    option::of(
+        (any::<u128>(), any::<u64>()).prop_map(|(trace_id, span_id)| TraceContext { trace_id, span_id }),
+    )
+}
+
+pub(super) fn to_node() -> impl Strategy<Value = ToNode> {
+    prop_oneof![
+        (member(), option::of(worker_ad()), vec(peer(), 0..4), any::<u32>()).prop_map(
+            |(member, worker, peers, sessions)| {
+                ToNode::Beat(Box::new(Beat { member, worker, peers, sessions }))
+            }
+        ),
+        text().prop_map(|reason| ToNode::Goodbye { reason }),
+    ]
+}
+
+pub(super) fn to_gateway() -> impl Strategy<Value = ToGateway> {
+    let result = prop_oneof![Just(Ok(())), refusal().prop_map(Err)];
+    prop_oneof![
+        placement_effect().prop_map(ToGateway::Placement),
+        (worker(), request(), attempt(), result).prop_map(|(worker, request, attempt, result)| {
+            ToGateway::Admission { worker, request, attempt, result }
+        }),
+        (worker(), vec(batch_effect(), 0..6)).prop_map(|(worker, events)| ToGateway::Step { worker, events }),
+        worker().prop_map(ToGateway::WorkerLost),
+        (any::<[u8; 32]>(), any::<u32>(), any::<u32>(), vec(any::<u8>(), 0..40)).prop_map(
+            |(descriptor, part, parts, bytes)| ToGateway::ModelPart { descriptor, part, parts, bytes }
+        ),
+    ]
+}
+
+pub(super) fn to_controller() -> impl Strategy<Value = ToController> {
+    prop_oneof![
+        (node(), place_request()).prop_map(|(gateway, request)| ToController::Place { gateway, request }),
+        (request(), attempt()).prop_map(|(request, attempt)| ToController::Release { request, attempt }),
+        (worker(), load()).prop_map(|(worker, load)| ToController::WorkerLoad { worker, load }),
+    ]
+}
+
+pub(super) fn to_worker() -> impl Strategy<Value = ToWorker> {
+    prop_oneof![
+        4 => (worker(), node(), spec()).prop_map(|(to, gateway, spec)| {
+            ToWorker::Submit { to, gateway, spec: Box::new(spec) }
+        }),
+        1 => (request(), attempt()).prop_map(|(request, attempt)| ToWorker::Cancel { request, attempt }),
+        1 => (request(), attempt(), any::<u32>()).prop_map(|(request, attempt, choice)| {
+            ToWorker::CancelChoice { request, attempt, choice }
+        }),
+        1 => (request(), attempt(), any::<u32>(), any::<u32>()).prop_map(|(request, attempt, choice, upto)| {
+            ToWorker::Grant { request, attempt, choice, upto }
+        }),
+        1 => (node(), any::<[u8; 32]>()).prop_map(|(gateway, descriptor)| {
+            ToWorker::DescribeModel { gateway, descriptor }
+        }),
+    ]
+}
+
+fn text() -> impl Strategy<Value = String> {
+    "\\PC{0,12}"
+}
+
+fn node() -> impl Strategy<Value = NodeId> {
+    text().prop_map(NodeId::from)
+}
+
+fn model() -> impl Strategy<Value = ModelId> {
+    text().prop_map(ModelId::from)
+}
+
+fn worker() -> impl Strategy<Value = WorkerId> {
+    (node(), any::<u64>()).prop_map(|(node, incarnation)| WorkerId { node, incarnation })
+}
+
+fn request() -> impl Strategy<Value = RequestId> {
+    (any::<u64>(), any::<u64>()).prop_map(|(gateway, number)| RequestId { gateway, number })
+}
+
+fn attempt() -> impl Strategy<Value = Attempt> {
+    any::<u32>().prop_map(Attempt)
+}
+
+fn seq() -> impl Strategy<Value = SeqKey> {
+    (request(), attempt(), any::<u32>()).prop_map(|(request, attempt, choice)| SeqKey {
+        request,
+        attempt,
+        choice,
+    })
+}
+
+fn roles() -> impl Strategy<Value = RoleSet> {
+    proptest::sample::subsequence(vec!["gateway", "controller", "worker", "pool"], 1..=4)
+        .prop_map(|names| names.join(",").parse().unwrap())
+}
+
+/// A deadline on the sender's clock.
+fn deadline() -> impl Strategy<Value = Time> {
+    prop_oneof![Just(Time::NEVER), any::<u64>().prop_map(Time), (0..1_000_u64).prop_map(|s| SENT + Span(s))]
+}
+
+/// A number that is one: log-probabilities may be infinite.
+fn number() -> impl Strategy<Value = f32> {
+    prop_oneof![4 => any::<f32>(), 1 => Just(f32::NEG_INFINITY)]
+}
+
+fn member() -> impl Strategy<Value = Member> {
+    (node(), any::<u64>(), text(), roles(), any::<bool>(), any::<bool>(), option::of(text())).prop_map(
+        |(id, incarnation, address, roles, ready, draining, http)| Member {
+            id,
+            incarnation,
+            address,
+            roles,
+            ready,
+            draining,
+            http,
+        },
+    )
+}
+
+fn peer() -> impl Strategy<Value = Peer> {
+    (node(), any::<u64>(), text()).prop_map(|(id, incarnation, address)| Peer { id, incarnation, address })
+}
+
+fn worker_ad() -> impl Strategy<Value = WorkerAd> {
+    let ad = (model(), any::<[u8; 32]>(), any::<u64>()).prop_map(|(name, descriptor, bytes)| ModelAd {
+        name,
+        descriptor,
+        bytes,
+    });
+    let info = (worker(), vec(model(), 0..3), any::<u32>(), any::<u32>()).prop_map(
+        |(id, models, max_context, max_requests)| WorkerInfo { id, models, max_context, max_requests },
+    );
+    (info, any::<bool>(), load(), vec(ad, 0..3)).prop_map(|(info, draining, load, models)| WorkerAd {
+        info,
+        draining,
+        load,
+        models,
+    })
+}
+
+fn load() -> impl Strategy<Value = BatchLoad> {
+    (any::<[u32; 6]>(), any::<[u64; 6]>()).prop_map(|(a, b)| BatchLoad {
+        running: a[0],
+        waiting: a[1],
+        paused: a[2],
+        pages_used: a[3],
+        pages_cached: a[4],
+        pages_total: a[5],
+        queued_prefill_tokens: b[0],
+        prefix_queries: b[1],
+        prefix_hits: b[2],
+        prefilled_tokens: b[3],
+        drawn_tokens: b[4],
+        preemptions: b[5],
+    })
+}
+
+fn logprobs() -> impl Strategy<Value = Logprobs> {
+    (number(), vec((any::<u32>(), number()), 0..4)).prop_map(|(own, top)| Logprobs { own, top })
+}
+
+fn finish() -> impl Strategy<Value = Finish> {
+    prop_oneof![Just(Finish::EndToken), Just(Finish::Length), Just(Finish::StopString)]
+}
+
+fn batch_effect() -> impl Strategy<Value = BatchEffect> {
+    let token = (seq(), any::<[u32; 3]>(), option::of(logprobs()), option::of(finish())).prop_map(
+        |(seq, [index, token, cached_tokens], logprobs, finish)| TokenEvent {
+            seq,
+            index,
+            token,
+            logprobs,
+            finish,
+            cached_tokens,
+        },
+    );
+    let usage = any::<[u32; 4]>().prop_map(|u| Usage {
+        cached_tokens: u[0],
+        prefilled_tokens: u[1],
+        drawn_tokens: u[2],
+        preemptions: u[3],
+    });
+    prop_oneof![
+        token.prop_map(BatchEffect::Token),
+        (request(), attempt(), any::<u32>(), vec(logprobs(), 0..4)).prop_map(
+            |(request, attempt, first, tokens)| BatchEffect::PromptLogprobs {
+                request,
+                attempt,
+                first,
+                tokens
+            }
+        ),
+        (request(), attempt(), usage).prop_map(|(request, attempt, usage)| BatchEffect::Done {
+            request,
+            attempt,
+            usage
+        }),
+        (request(), attempt(), text()).prop_map(|(request, attempt, reason)| BatchEffect::Failed {
+            request,
+            attempt,
+            reason
+        }),
+        (seq(), any::<u32>()).prop_map(|(seq, dropped)| BatchEffect::Preempted { seq, dropped }),
+    ]
+}
+
+fn refusal() -> impl Strategy<Value = Refusal> {
+    prop_oneof![
+        any::<[u32; 3]>().prop_map(|[needed, pages, page_tokens]| Refusal::NeverFits {
+            needed,
+            pages,
+            page_tokens
+        }),
+        any::<[u32; 2]>().prop_map(|[prompt, window]| Refusal::TooLong { prompt, window }),
+        any::<u32>().prop_map(|waiting| Refusal::QueueFull { waiting }),
+        prop_oneof![
+            Just("the prompt has no tokens"),
+            Just("no choice is asked for"),
+            Just("this attempt of the request is here already"),
+            Just("a token is outside of the model's vocabulary"),
+        ]
+        .prop_map(Refusal::Malformed),
+        Just(Refusal::Draining),
+    ]
+}
+
+fn placement_effect() -> impl Strategy<Value = PlacementEffect> {
+    let why = prop_oneof![
+        Just("least-loaded"),
+        Just("only-worker"),
+        Just("only-free-worker"),
+        Just("power-of-two")
+    ];
+    let plan = (worker(), why).prop_map(|(worker, why)| Plan { worker, why });
+    let reason = prop_oneof![
+        model().prop_map(Rejection::UnknownModel),
+        model().prop_map(Rejection::NoWorker),
+        any::<u32>().prop_map(|queued| Rejection::QueueFull { queued }),
+        any::<u64>().prop_map(|waited| Rejection::Timeout(Span(waited))),
+        any::<[u32; 2]>().prop_map(|[tokens, window]| Rejection::TooLong { tokens, window }),
+    ];
+    prop_oneof![
+        (request(), attempt(), plan).prop_map(|(request, attempt, plan)| PlacementEffect::Placed {
+            request,
+            attempt,
+            plan
+        }),
+        (request(), attempt(), reason).prop_map(|(request, attempt, reason)| PlacementEffect::Rejected {
+            request,
+            attempt,
+            reason
+        }),
+        (request(), attempt(), worker()).prop_map(|(request, attempt, worker)| PlacementEffect::Lost {
+            request,
+            attempt,
+            worker
+        }),
+    ]
+}
+
+fn place_request() -> impl Strategy<Value = PlaceRequest> {
+    (request(), attempt(), model(), any::<[u32; 4]>(), vec(worker(), 0..3), deadline()).prop_map(
+        |(request, attempt, model, n, avoid, deadline)| PlaceRequest {
+            request,
+            attempt,
+            model,
+            prompt_tokens: n[0],
+            context_tokens: n[1],
+            max_tokens: n[2],
+            choices: n[3],
+            avoid,
+            deadline,
+        },
+    )
+}
+
+fn spec() -> impl Strategy<Value = RequestSpec> {
+    let tokens = || vec(any::<u32>(), 0..20);
+    let resumed = (tokens(), any::<bool>(), any::<u32>()).prop_map(|(tokens, ended, unread)| ResumedChoice {
+        tokens,
+        ended,
+        unread,
+    });
+    let prop = prop_oneof![
+        any::<i64>().prop_map(Prop::Int),
+        any::<f64>().prop_map(Prop::Float),
+        any::<bool>().prop_map(Prop::Bool),
+        text().prop_map(Prop::Text),
+    ];
+    let ids = (request(), attempt(), model(), deadline());
+    let lists = (tokens(), vec(any::<[u8; 16]>().prop_map(PageHash), 0..4), vec(resumed, 0..3), tokens());
+    let rest = (sampling(), btree_map(text(), prop, 0..4), any::<[u32; 2]>(), any::<[bool; 2]>());
+    (ids, lists, rest).prop_map(
+        |((id, attempt, model, deadline), (prompt, hashes, resumed, end), (sampling, props, n, flags))| {
+            RequestSpec {
+                id,
+                attempt,
+                model,
+                prompt: prompt.into(),
+                hashes: hashes.into(),
+                resumed,
+                max_tokens: n[0],
+                end_tokens: end.into(),
+                ignore_end: flags[0],
+                sampling: Arc::new(sampling),
+                prompt_logprobs: flags[1],
+                props: Arc::new(props),
+                credit: n[1],
+                deadline,
+            }
+        },
+    )
+}
+
+fn sampling() -> impl Strategy<Value = Sampling> {
+    let floats = [number(), number(), number(), number(), number(), number()];
+    let bias = vec((any::<u32>(), number()), 0..4);
+    (floats, any::<u32>(), bias, any::<u64>(), option::of(any::<u8>())).prop_map(
+        |(f, top_k, logit_bias, seed, logprobs)| Sampling {
+            temperature: f[0],
+            top_p: f[1],
+            top_k,
+            min_p: f[2],
+            repetition_penalty: f[3],
+            presence_penalty: f[4],
+            frequency_penalty: f[5],
+            logit_bias,
+            seed,
+            logprobs,
+        },
+    )
+}

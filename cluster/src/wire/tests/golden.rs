@@ -1,0 +1,206 @@
+//! The bytes of one small message of each kind. A test that fails here says that the format has changed: raise
+//! `WIRE_VERSION`, and then write the new bytes down.
+
+use std::sync::Arc;
+
+use config::ids::{Attempt, NodeId};
+use policies::batch::{BatchEffect, BatchLoad, Refusal, Usage};
+use policies::kv::PageHash;
+use policies::membership::{Member, Peer};
+use policies::placement::{PlaceRequest, PlacementEffect, Rejection, WorkerInfo};
+use policies::request::{Finish, Logprobs, Prop, RequestSpec, ResumedChoice, Sampling};
+use policies::time::Span;
+
+use super::{READ, SENT, as_read, goodbye, print, request_id, token, worker_id};
+use crate::wire::*;
+
+/// `message` is these bytes, written as hexadecimal digits with blanks anywhere, and these bytes are `message`.
+#[track_caller]
+fn pinned<M: Message + Clone + std::fmt::Debug>(message: &M, hex: &str) {
+    let trace = Some(TraceContext { trace_id: 1, span_id: 300 });
+    let bytes = seal(SENT, message, trace).unwrap();
+    let written: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    let expected: String = hex.split_whitespace().collect();
+    assert_eq!(written, expected, "{message:?}");
+    assert_eq!(print(&open::<M>(READ, &bytes).unwrap().1), print(&as_read(message)));
+}
+
+fn load() -> BatchLoad {
+    BatchLoad {
+        running: 1,
+        waiting: 2,
+        paused: 3,
+        queued_prefill_tokens: 4,
+        pages_used: 5,
+        pages_cached: 6,
+        pages_total: 7,
+        prefix_queries: 8,
+        prefix_hits: 9,
+        prefilled_tokens: 10,
+        drawn_tokens: 11,
+        preemptions: 12,
+    }
+}
+
+#[test]
+fn to_node() {
+    let member = Member {
+        id: NodeId::from("n1"),
+        incarnation: 300,
+        address: "a:1".to_owned(),
+        roles: "gateway,worker".parse().unwrap(),
+        ready: true,
+        draining: false,
+        http: Some("a:2".to_owned()),
+    };
+    let info = WorkerInfo { id: worker_id(), models: vec!["m".into()], max_context: 2048, max_requests: 8 };
+    let models = vec![ModelAd { name: "m".into(), descriptor: [0xab; 32], bytes: 70_000 }];
+    let worker = Some(WorkerAd { info, draining: true, load: load(), models });
+    let peers = vec![Peer { id: NodeId::from("n2"), incarnation: 2, address: "b:1".to_owned() }];
+    pinned(
+        &ToNode::Beat(Box::new(Beat { member, worker, peers, sessions: 4 })),
+        "010000000101fb2c0100026e31fb2c0103613a310501000103613a32010277310901016dfb000808010102030405060708090a0b \
+         0c01016dababababababababababababababababababababababababababababababababfc7011010001026e320203623a3104",
+    );
+    pinned(&goodbye(), "010000000101fb2c01010e746865206e6f64652073746f7073");
+}
+
+#[test]
+fn to_gateway() {
+    let (worker, request, attempt) = (worker_id(), request_id(), Attempt(1));
+    let plan = policies::placement::Plan { worker: worker.clone(), why: "least-loaded" };
+    pinned(
+        &ToGateway::Placement(PlacementEffect::Placed { request, attempt, plan }),
+        "010101fd010000000000edfe0701000101fb2c010000fd010000000000edfe0701027731090c6c656173742d6c6f61646564",
+    );
+    let reason = Rejection::Timeout(Span::from_millis(5));
+    pinned(
+        &ToGateway::Placement(PlacementEffect::Rejected { request, attempt, reason }),
+        "010101fd010000000000edfe0701000101fb2c010001fd010000000000edfe070103fc404b4c00",
+    );
+    let lost = PlacementEffect::Lost { request, attempt, worker: worker.clone() };
+    pinned(
+        &ToGateway::Placement(lost),
+        "010101fd010000000000edfe0701000101fb2c010002fd010000000000edfe070102773109",
+    );
+    let admission = |result| ToGateway::Admission { worker: worker.clone(), request, attempt, result };
+    pinned(&admission(Ok(())), "010101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe070101");
+    pinned(
+        &admission(Err(Refusal::NeverFits { needed: 9, pages: 8, page_tokens: 16 })),
+        "010101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe07010000090810",
+    );
+    let logprobs = Logprobs { own: f32::NEG_INFINITY, top: vec![(5, -0.5)] };
+    let mut last = token(3);
+    if let BatchEffect::Token(event) = &mut last {
+        event.logprobs = Some(logprobs.clone());
+        event.finish = Some(Finish::Length);
+    }
+    let usage = Usage { cached_tokens: 1, prefilled_tokens: 2, drawn_tokens: 3, preemptions: 4 };
+    let events = vec![
+        token(2),
+        last,
+        BatchEffect::PromptLogprobs { request, attempt, first: 1, tokens: vec![logprobs] },
+        BatchEffect::Done { request, attempt, usage },
+        BatchEffect::Failed { request, attempt, reason: "x".to_owned() },
+        BatchEffect::Preempted { seq: policies::step::SeqKey { request, attempt, choice: 2 }, dropped: 32 },
+    ];
+    pinned(
+        &ToGateway::Step { worker: worker.clone(), events },
+        "010100000101fb2c0102027731090600fd010000000000edfe07010002fbd20700001000fd010000000000edfe07010003fbd307 \
+         01000080ff0105000000bf01011001fd010000000000edfe07010101000080ff0105000000bf02fd010000000000edfe07010102 \
+         030403fd010000000000edfe0701017804fd010000000000edfe07010220",
+    );
+    pinned(&ToGateway::WorkerLost(worker.clone()), "010100000101fb2c010302773109");
+    let (descriptor, bytes) = ([0xcd; 32], vec![1, 2, 255]);
+    pinned(
+        &ToGateway::ModelPart { descriptor, part: 1, parts: 2, bytes },
+        "010100000101fb2c0104cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd0102030102ff",
+    );
+}
+
+#[test]
+fn to_controller() {
+    let (request, attempt) = (request_id(), Attempt(1));
+    let place = PlaceRequest {
+        request,
+        attempt,
+        model: "m".into(),
+        prompt_tokens: 300,
+        context_tokens: 301,
+        max_tokens: 16,
+        choices: 1,
+        avoid: vec![worker_id()],
+        deadline: SENT + Span::from_secs(1),
+    };
+    pinned(
+        &ToController::Place { gateway: NodeId::from("g1"), request: place },
+        "010201fd010000000000edfe070101fc00ca9a3b0101fb2c0100026731fd010000000000edfe0701016dfb2c01fb2d0110010102 \
+         773109",
+    );
+    pinned(
+        &ToController::Release { request, attempt },
+        "010201fd010000000000edfe0701000101fb2c0101fd010000000000edfe0701",
+    );
+    pinned(
+        &ToController::WorkerLoad { worker: worker_id(), load: load() },
+        "010200000101fb2c0102027731090102030405060708090a0b0c",
+    );
+}
+
+#[test]
+fn to_worker() {
+    let (request, attempt, gateway) = (request_id(), Attempt(1), NodeId::from("g1"));
+    let props = [
+        ("a", Prop::Int(-1)),
+        ("b", Prop::Float(0.5)),
+        ("c", Prop::Bool(true)),
+        ("d", Prop::Text("x".to_owned())),
+    ];
+    let sampling = Sampling {
+        temperature: 0.5,
+        top_k: 40,
+        logit_bias: vec![(3, -100.0)],
+        seed: u64::MAX,
+        logprobs: Some(2),
+        ..Sampling::default()
+    };
+    let spec = RequestSpec {
+        id: request,
+        attempt,
+        model: "m".into(),
+        prompt: vec![1, 300, 70_000].into(),
+        hashes: vec![PageHash([0xef; 16])].into(),
+        resumed: vec![ResumedChoice { tokens: vec![4, 5], ended: true, unread: 1 }],
+        max_tokens: 16,
+        end_tokens: vec![2].into(),
+        ignore_end: false,
+        sampling: Arc::new(sampling),
+        prompt_logprobs: true,
+        props: Arc::new(props.into_iter().map(|(name, prop)| (name.to_owned(), prop)).collect()),
+        credit: 64,
+        deadline: SENT + Span::from_secs(1),
+    };
+    let to = worker_id();
+    pinned(
+        &ToWorker::Submit { to, gateway: gateway.clone(), spec: Box::new(spec) },
+        "010301fd010000000000edfe070101fc00ca9a3b0101fb2c010002773109026731fd010000000000edfe0701016d0301fb2c01fc \
+         7011010001efefefefefefefefefefefefefefefef010204050101100102000000003f0000803f28000000000000803f00000000 \
+         0000000001030000c8c2fdffffffffffffffff0102010401610001016201000000000000e03f01630201016403017840",
+    );
+    pinned(
+        &ToWorker::Cancel { request, attempt },
+        "010301fd010000000000edfe0701000101fb2c0101fd010000000000edfe0701",
+    );
+    pinned(
+        &ToWorker::CancelChoice { request, attempt, choice: 1 },
+        "010301fd010000000000edfe0701000101fb2c0102fd010000000000edfe070101",
+    );
+    pinned(
+        &ToWorker::Grant { request, attempt, choice: 1, upto: 99 },
+        "010301fd010000000000edfe0701000101fb2c0103fd010000000000edfe07010163",
+    );
+    pinned(
+        &ToWorker::DescribeModel { gateway, descriptor: [0xcd; 32] },
+        "010300000101fb2c0104026731cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
+    );
+}
