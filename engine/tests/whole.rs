@@ -66,6 +66,7 @@ fn spec(prompt: &[Token], max_tokens: u32) -> RequestSpec {
         hashes: Arc::new([]),
         resumed: vec![ResumedChoice::default()],
         max_tokens,
+        credit: 0,
         end_tokens: Arc::new([]),
         ignore_end: false,
         sampling: Arc::new(Sampling::default()),
@@ -272,7 +273,8 @@ fn a_resumed_request_goes_on_where_it_was() {
         assert_eq!(expected.events.len(), 10);
         let mut rest = whole.clone();
         rest.attempt = Attempt(1);
-        rest.resumed = vec![ResumedChoice { tokens: expected.tokens()[..5].to_vec(), ended: false }];
+        rest.resumed =
+            vec![ResumedChoice { tokens: expected.tokens()[..5].to_vec(), ended: false, unread: 0 }];
         let resumed = run(&engine, rest);
         assert_eq!(resumed.events.iter().map(|e| e.index).collect::<Vec<_>>(), [5, 6, 7, 8, 9]);
         all += 5;
@@ -291,7 +293,7 @@ fn a_resumed_request_goes_on_where_it_was() {
 
         let mut over = whole;
         over.attempt = Attempt(2);
-        over.resumed = vec![ResumedChoice { tokens: expected.tokens(), ended: false }];
+        over.resumed = vec![ResumedChoice { tokens: expected.tokens(), ended: false, unread: 0 }];
         assert_eq!(run(&engine, over), Outcome::default(), "nothing is left to do");
     }
     println!("{same} of {all} tokens of resumed streams are those of the undisturbed ones");

@@ -136,6 +136,8 @@ pub struct Batch {
     fresh: BTreeMap<(u64, u32), Key>,
     /// Tokens of all sequences in `resuming` and `fresh`.
     waiting_tokens: u64,
+    /// The work that they stand for, as [`BatchLoad::outstanding_tokens`] counts it.
+    waiting_work: u64,
     /// Out of credit, with pages, by seniority.
     paused: BTreeMap<(u64, u32), Key>,
     /// Out of credit, without pages, by arrival.
@@ -204,6 +206,7 @@ impl Batch {
             resuming: BTreeMap::new(),
             fresh: BTreeMap::new(),
             waiting_tokens: 0,
+            waiting_work: 0,
             paused: BTreeMap::new(),
             stalled: BTreeMap::new(),
             woken: false,
@@ -358,6 +361,8 @@ pub struct Usage {
 /// Figures of a worker for placement, metrics and tests. All are levels, except those that say "in all".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchLoad {
+    /// Requests that have not ended.
+    pub requests: u32,
     /// Sequences that are being computed.
     pub running: u32,
     /// Requests (or preempted sequences) that wait.
@@ -366,6 +371,9 @@ pub struct BatchLoad {
     pub paused: u32,
     /// Tokens still to prefill, waiting ones included.
     pub queued_prefill_tokens: u64,
+    /// Tokens still to prefill and to draw, paused sequences included; of each choice as many as answers are expected
+    /// to have at most ([`crate::placement::GENERATION_ESTIMATE`]).
+    pub outstanding_tokens: u64,
     /// Pages that a sequence holds.
     pub pages_used: u32,
     /// Pages that hold reusable content and that no sequence holds.

@@ -6,7 +6,9 @@
 
 //!
 //! A worker's load is counted from the moment of choice, not from its first answer: a burst of requests then spreads
-//! although no worker has reported anything yet.
+//! although no worker has reported anything yet. What a worker reports beyond what is booked here at the time is taken
+//! for work that others have sent there (gateways without a controller, a controller that led before) and counts too,
+//! until the next report.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -172,6 +174,8 @@ pub struct WorkerView {
     pub booked: u32,
     /// Prompt tokens and expected output tokens booked on it.
     pub booked_tokens: u64,
+    /// Requests that it had beyond those booked here when it last reported.
+    pub foreign: u32,
     /// Requests placed on it in all.
     pub placed: u64,
 }
@@ -197,6 +201,9 @@ struct Row {
     load: BatchLoad,
     booked: u32,
     booked_tokens: u64,
+    /// Requests and tokens that the last report had beyond what was booked at the time.
+    foreign: u32,
+    foreign_tokens: u64,
     placed: u64,
     last_chosen: u64,
 }
@@ -254,6 +261,8 @@ impl Placement {
                     load: BatchLoad::default(),
                     booked: 0,
                     booked_tokens: 0,
+                    foreign: 0,
+                    foreign_tokens: 0,
                     placed: 0,
                     last_chosen: 0,
                 };
@@ -263,16 +272,22 @@ impl Placement {
         self.place_waiting(fx);
     }
 
-    /// A worker reports its load. Reports of unknown workers are dropped. Frees no place: those are counted by bookings.
+    /// A worker reports its load. Reports of unknown workers are dropped. Frees a place only where others had taken it:
+    /// our own are counted by bookings.
     pub fn worker_load(
         &mut self,
         _now: Time,
         worker: &WorkerId,
         load: BatchLoad,
-        _fx: &mut Vec<PlacementEffect>,
+        fx: &mut Vec<PlacementEffect>,
     ) {
-        if let Some(row) = self.workers.get_mut(worker) {
-            row.load = load;
+        let Some(row) = self.workers.get_mut(worker) else { return };
+        let before = row.foreign;
+        row.foreign = load.requests.saturating_sub(row.booked);
+        row.foreign_tokens = load.outstanding_tokens.saturating_sub(row.booked_tokens);
+        row.load = load;
+        if row.foreign < before {
+            self.place_waiting(fx);
         }
     }
 
@@ -324,6 +339,17 @@ impl Placement {
         } else {
             self.queue.retain(|w| (w.request.request, w.request.attempt) != (request, attempt));
         }
+    }
+
+    /// A gateway process is gone ([`RequestId::gateway`]): what it asked for is released or no longer waits.
+    pub fn gateway_left(&mut self, _now: Time, gateway: u64, fx: &mut Vec<PlacementEffect>) {
+        self.queue.retain(|w| w.request.request.gateway != gateway);
+        let keys = self.bookings.keys();
+        let booked: Vec<_> = keys.copied().filter(|(request, _)| request.gateway == gateway).collect();
+        for (request, attempt) in booked {
+            self.unbook(request, attempt);
+        }
+        self.place_waiting(fx);
     }
 
     /// Turns away what has waited too long.
@@ -382,6 +408,7 @@ impl Placement {
             load: row.load,
             booked: row.booked,
             booked_tokens: row.booked_tokens,
+            foreign: row.foreign,
             placed: row.placed,
         };
         self.workers.values().map(view).collect()

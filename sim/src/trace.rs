@@ -149,9 +149,16 @@ impl Trace {
             }
             ControllerMsg::Load(worker, load) => {
                 self.worker(worker);
-                let levels = [load.running, load.waiting, load.pages_used, load.pages_cached];
+                let levels = [
+                    load.requests,
+                    load.running,
+                    load.waiting,
+                    load.paused,
+                    load.pages_used,
+                    load.pages_cached,
+                ];
                 levels.into_iter().for_each(|n| self.add(n.into()));
-                self.all([42, load.queued_prefill_tokens, load.drawn_tokens]);
+                self.all([42, load.outstanding_tokens, load.drawn_tokens]);
             }
             ControllerMsg::Place(ask) => {
                 self.request(43, ask.request, ask.attempt);

@@ -152,7 +152,7 @@ impl Batch {
     }
 
     /// How many choices come out of the sequence.
-    fn width(&self, seq: &Seq) -> u32 {
+    pub(super) fn width(&self, seq: &Seq) -> u32 {
         if seq.joint { self.requests[seq.request].joint_choices().count() as u32 } else { 1 }
     }
 
@@ -166,6 +166,7 @@ impl Batch {
         };
         self.waiting_tokens -= u64::from(len);
         let seq = &mut self.seqs[key];
+        self.waiting_work -= std::mem::take(&mut seq.waiting_work);
         seq.pages = pages;
         seq.computed = cached;
         if first {

@@ -79,12 +79,15 @@ impl Batch {
             self.running.len()
         );
         let waiting = self.resuming.values().chain(self.fresh.values());
-        let tokens: u64 = waiting.map(|k| u64::from(self.seqs[*k].len())).sum();
+        let (tokens, work) = waiting
+            .map(|k| &self.seqs[*k])
+            .fold((0, 0), |(tokens, work), seq| (tokens + u64::from(seq.len()), work + self.work(seq)));
         ensure_invariant!(
-            tokens == self.waiting_tokens,
+            (tokens, work) == (self.waiting_tokens, self.waiting_work),
             "waiting_tokens",
-            "{tokens} wait, {} counted",
-            self.waiting_tokens
+            "{tokens} wait for {work} of work, {} and {} counted",
+            self.waiting_tokens,
+            self.waiting_work
         );
         Ok(())
     }

@@ -197,6 +197,7 @@ impl Batch {
             preemptions: 0,
             limit: parent.limit,
             pages,
+            waiting_work: 0,
         };
         for &page in &seq.pages {
             self.table.hold(page);

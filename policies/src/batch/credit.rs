@@ -111,8 +111,8 @@ impl Batch {
     fn queue_as_fresh(&mut self, key: Key) {
         let seq = &mut self.seqs[key];
         (seq.place, seq.order) = (Place::Fresh, seq.arrival);
-        self.waiting_tokens += u64::from(seq.len());
         self.fresh.insert(seq.rank(), key);
+        self.count_waiting(key);
     }
 
     /// Whether a sequence may be computed; a joint one always may, since every choice is allowed its first token.

@@ -45,8 +45,12 @@ impl Batch {
             Choice::Joint if left.is_none() => request.joint.take(),
             Choice::Joint | Choice::Ended => None,
         };
+        let shared = request.joint;
         if let Some(seq) = seq {
             self.remove_seq(seq);
+        }
+        if let Some(shared) = shared {
+            self.recount(shared);
         }
         true
     }
@@ -75,6 +79,25 @@ impl Batch {
         let queue = if seq.place == Place::Fresh { &mut self.fresh } else { &mut self.resuming };
         queue.remove(&seq.rank());
         self.waiting_tokens -= u64::from(seq.len());
+        self.waiting_work -= seq.waiting_work;
+    }
+
+    /// Counts a sequence that has come to wait.
+    pub(super) fn count_waiting(&mut self, key: Key) {
+        let work = self.work(&self.seqs[key]);
+        let seq = &mut self.seqs[key];
+        seq.waiting_work = work;
+        self.waiting_work += work;
+        self.waiting_tokens += u64::from(seq.len());
+    }
+
+    /// A choice less is asked of a waiting sequence.
+    fn recount(&mut self, key: Key) {
+        if matches!(self.seqs[key].place, Place::Fresh | Place::Resuming) {
+            let work = self.work(&self.seqs[key]);
+            let before = std::mem::replace(&mut self.seqs[key].waiting_work, work);
+            self.waiting_work = self.waiting_work - before + work;
+        }
     }
 
     /// Releases a sequence's pages, once the step in flight no longer uses them.
@@ -126,8 +149,8 @@ impl Batch {
         seq.computed = 0;
         seq.prefilling = true;
         seq.place = Place::Resuming;
-        self.waiting_tokens += u64::from(seq.len());
         self.resuming.insert(seq.rank(), key);
+        self.count_waiting(key);
     }
 
     /// Puts a sequence among the running ones, by seniority.

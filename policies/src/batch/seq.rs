@@ -108,6 +108,8 @@ pub(super) struct Seq {
     pub(super) output_hashes: Vec<PageHash>,
     /// Pages in order; empty unless running or paused.
     pub(super) pages: Vec<PageId>,
+    /// What it is counted with in [`super::Batch::waiting_work`] while it waits.
+    pub(super) waiting_work: u64,
     /// Tokens whose keys and values are in the pages.
     pub(super) computed: u32,
     /// Computes tokens that were there at its admission; otherwise the one that it drew last.

@@ -113,6 +113,7 @@ impl Batch {
         let resumed = open.iter().any(|c| !request.spec.resumed[*c as usize].tokens.is_empty());
         let order = self.arrivals;
         self.arrivals += 1;
+        let mut added = Vec::new();
         let starts = if resumed { &open[..] } else { &open[..1] };
         for &choice in starts {
             let output = std::mem::take(&mut request.spec.resumed[choice as usize].tokens);
@@ -130,23 +131,25 @@ impl Batch {
                 output,
                 output_hashes: Vec::new(),
                 pages: Vec::new(),
+                waiting_work: 0,
                 computed: 0,
                 prefilling: true,
                 preemptions: 0,
                 limit: request.limit,
             };
-            let len = u64::from(seq.len());
             let seq = self.seqs.insert(seq);
             if resumed {
                 request.choices[choice as usize] = Choice::Own(seq);
             } else {
                 request.joint = Some(seq);
             }
-            if place == Place::Fresh {
-                self.waiting_tokens += len;
-                self.fresh.insert((order, choice), seq);
-            } else {
-                self.stalled.insert((order, choice), seq);
+            let queue = if place == Place::Fresh { &mut self.fresh } else { &mut self.stalled };
+            queue.insert((order, choice), seq);
+            added.push(seq);
+        }
+        for seq in added {
+            if self.seqs[seq].place == Place::Fresh {
+                self.count_waiting(seq);
             }
         }
     }

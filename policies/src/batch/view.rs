@@ -2,6 +2,7 @@
 
 use super::seq::Seq;
 use super::{Batch, BatchLoad};
+use crate::placement::GENERATION_ESTIMATE;
 use crate::step::SeqKey;
 
 /// A sequence as the admin interface shows it.
@@ -25,13 +26,16 @@ impl Batch {
     /// Figures for placement and metrics.
     #[must_use]
     pub fn load(&self) -> BatchLoad {
+        let placed = self.running.iter().chain(self.paused.values()).chain(self.stalled.values());
         let prefilling = self.running.iter().map(|k| &self.seqs[*k]).filter(|s| s.prefilling);
         BatchLoad {
+            requests: self.requests.len() as u32,
             running: self.running.len() as u32,
             waiting: (self.resuming.len() + self.fresh.len()) as u32,
             paused: (self.paused.len() + self.stalled.len()) as u32,
             queued_prefill_tokens: self.waiting_tokens
                 + prefilling.map(|s| u64::from(s.remaining())).sum::<u64>(),
+            outstanding_tokens: self.waiting_work + placed.map(|k| self.work(&self.seqs[*k])).sum::<u64>(),
             pages_used: self.table.held(),
             pages_cached: self.table.idle(),
             pages_total: self.table.total(),
@@ -41,6 +45,13 @@ impl Batch {
             drawn_tokens: self.totals.drawn_tokens,
             preemptions: self.totals.preemptions,
         }
+    }
+
+    /// Tokens that a sequence still has to compute, and that it may be expected to draw.
+    pub(super) fn work(&self, seq: &Seq) -> u64 {
+        let prefill = if seq.prefilling { seq.remaining() } else { 0 };
+        let output = seq.limit.saturating_sub(seq.len()).min(GENERATION_ESTIMATE);
+        u64::from(prefill) + u64::from(output) * u64::from(self.width(seq))
     }
 
     /// The sequences that are being computed, in order of seniority.

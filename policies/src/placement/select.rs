@@ -41,7 +41,7 @@ impl Placement {
             fits.iter().filter(|r| !request.avoid.contains(&r.info.id)).copied().collect();
         let eligible = if others.is_empty() { fits } else { others };
         let only = eligible.len() == 1;
-        let free: Vec<&Row> = eligible.into_iter().filter(|r| r.booked < r.info.max_requests).collect();
+        let free: Vec<&Row> = eligible.into_iter().filter(|r| r.requests() < r.info.max_requests).collect();
         let rng = &mut self.rng;
         let (chosen, why) = match (free.as_slice(), self.config.choice) {
             ([], _) => return Selected::Wait,
@@ -80,8 +80,13 @@ fn least<'a>(rows: &[&'a Row]) -> &'a Row {
 }
 
 impl Row {
-    /// Tokens of work: booked here, and what the worker says it still has to prefill.
-    pub(super) const fn work(&self) -> u64 {
-        self.booked_tokens.saturating_add(self.load.queued_prefill_tokens)
+    /// Requests: those booked here, and those of others.
+    const fn requests(&self) -> u32 {
+        self.booked.saturating_add(self.foreign)
+    }
+
+    /// Tokens of work, booked here and of others.
+    const fn work(&self) -> u64 {
+        self.booked_tokens.saturating_add(self.foreign_tokens)
     }
 }

@@ -92,12 +92,65 @@ fn ties_go_to_the_least_recently_used() {
 #[test]
 fn reported_work_counts() {
     let mut p = cluster(2, 9);
-    let busy = BatchLoad { queued_prefill_tokens: 5000, ..BatchLoad::default() };
+    let busy = BatchLoad { outstanding_tokens: 5000, ..BatchLoad::default() };
     p.worker_load(T, &id(0, 1), busy, &mut Vec::new());
     p.worker_load(T, &id(7, 1), busy, &mut Vec::new());
     for n in 0..5 {
         assert_eq!(chosen(place(&mut p, ask(n)).as_ref()), &id(1, 1));
     }
+}
+
+#[test]
+fn what_others_placed_counts_until_it_is_gone() {
+    let load =
+        |requests, outstanding_tokens| BatchLoad { requests, outstanding_tokens, ..BatchLoad::default() };
+    let report = |p: &mut Placement, w: u64, load| {
+        let mut fx = Vec::new();
+        p.worker_load(T, &id(w, 1), load, &mut fx);
+        p.check().unwrap();
+        fx
+    };
+    let mut p = cluster(2, 4);
+    // Of ours and as much of others: only the others' is added to what is booked.
+    assert_eq!(chosen(place(&mut p, ask(0)).as_ref()), &id(0, 1));
+    report(&mut p, 0, load(2, 220));
+    assert_eq!(p.workers()[0].foreign, 1);
+    for n in 1..=2 {
+        assert_eq!(chosen(place(&mut p, ask(n)).as_ref()), &id(1, 1), "110 booked and 110 of others");
+    }
+    assert_eq!(chosen(place(&mut p, ask(3)).as_ref()), &id(0, 1), "equal; used less recently");
+    // Ours that are on their way, or have made progress, are not taken for less.
+    report(&mut p, 0, load(0, 0));
+    report(&mut p, 1, load(2, 10));
+    assert_eq!(p.workers().iter().map(|w| (w.booked, w.foreign)).collect::<Vec<_>>(), [(2, 0), (2, 0)]);
+    // A worker that others have filled takes nothing, until it says otherwise.
+    report(&mut p, 0, load(4, 0));
+    report(&mut p, 1, load(9, 0));
+    assert_eq!(place(&mut p, ask(4)), None);
+    p.release(T, RequestId::new(1, 0), Attempt(0), &mut Vec::new());
+    assert_eq!((p.queued(), p.workers()[0].booked), (0, 2), "what was released here is free at once");
+    assert_eq!(place(&mut p, ask(5)), None);
+    assert!(report(&mut p, 1, load(9, 0)).is_empty());
+    assert_eq!(chosen(report(&mut p, 1, load(2, 0)).first()), &id(1, 1));
+}
+
+#[test]
+fn a_gateway_that_left_holds_nothing() {
+    let mut p = cluster(1, 2);
+    let of = |gateway, number| PlaceRequest { request: RequestId::new(gateway, number), ..ask(number) };
+    place(&mut p, of(1, 0));
+    place(&mut p, of(2, 0));
+    assert_eq!((place(&mut p, of(1, 1)), place(&mut p, of(2, 1))), (None, None));
+    let mut fx = Vec::new();
+    p.gateway_left(T, 3, &mut fx);
+    assert_eq!((fx.len(), p.booked(), p.queued()), (0, 2, 2));
+    p.gateway_left(T, 1, &mut fx);
+    p.check().unwrap();
+    assert_eq!((p.booked(), p.queued()), (2, 0), "its place goes to who waits, and it waits no more");
+    assert_eq!(chosen(fx.first()), &id(0, 1));
+    assert!(fx.len() == 1 && !p.is_booked(RequestId::new(1, 0)) && p.is_booked(RequestId::new(2, 1)));
+    p.gateway_left(T, 2, &mut fx);
+    assert!(p.workers().iter().all(|w| w.booked == 0 && w.booked_tokens == 0));
 }
 
 #[test]
@@ -255,6 +308,7 @@ fn churn(seed: u64) -> (u32, u32) {
             3..=7 => {
                 number += 1;
                 let request = PlaceRequest {
+                    request: RequestId::new(1 + number % 2, number),
                     attempt: Attempt(rng.below(2) as u32),
                     model: ["m", "m", "n", "default"][rng.below(4) as usize].into(),
                     avoid: lives.iter().filter(|_| rng.below(3) == 0).cloned().collect(),
@@ -270,6 +324,18 @@ fn churn(seed: u64) -> (u32, u32) {
                     waiting.remove(&key);
                     p.release(now, key.0, key.1, &mut fx);
                 }
+            }
+            _ if rng.below(4) == 0 => {
+                // Of two gateways one leaves: nobody hears of its requests again.
+                let gateway = 1 + rng.below(2);
+                p.gateway_left(now, gateway, &mut fx);
+                waiting.retain(|k: &(RequestId, Attempt)| k.0.gateway != gateway);
+                booked.retain(|k: &(RequestId, Attempt)| k.0.gateway != gateway);
+            }
+            _ if !lives.is_empty() && rng.below(2) == 0 => {
+                let worker = &lives[rng.below(lives.len() as u64) as usize];
+                let load = BatchLoad { requests: rng.below(4) as u32, ..BatchLoad::default() };
+                p.worker_load(now, worker, load, &mut fx);
             }
             _ => p.tick(now, &mut fx),
         }

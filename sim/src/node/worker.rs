@@ -32,6 +32,7 @@ impl Worker {
     /// # Errors
     /// A broken invariant of the core.
     pub fn handle(&mut self, now: Time, message: WorkerMsg, out: &mut Outbox) -> Result<(), Broken> {
+        let requests = self.core.load().requests;
         match message {
             WorkerMsg::Submit(spec) => {
                 let (request, attempt) = (spec.id, spec.attempt);
@@ -51,7 +52,12 @@ impl Worker {
                 self.core.grant(now, request, attempt, choice, upto);
             }
         }
-        self.go_on(now, Vec::new(), out)
+        self.go_on(now, Vec::new(), out)?;
+        // No step may follow to report that there is room.
+        if self.core.load().requests < requests {
+            out.send(Event::Controller(ControllerMsg::Load(self.id.clone(), self.core.load())));
+        }
+        Ok(())
     }
 
     /// The engine has run the step.

@@ -1,12 +1,14 @@
 //! Clients that do not read: they stop themselves and nobody else.
 
+use config::ids::{Attempt, RequestId};
+
 use super::choices::with_choices;
 use super::driver::{Driver, config, id, prompt, request};
 use super::model::solo;
 use crate::batch::BatchConfig;
 use crate::request::RequestSpec;
+use crate::rng::Rng;
 use crate::time::Time;
-use config::ids::{Attempt, RequestId};
 
 /// A request whose choices may produce `credit` tokens unread.
 fn on_credit(config: &BatchConfig, number: u64, len: u32, max_tokens: u32, credit: u32) -> RequestSpec {
@@ -19,7 +21,7 @@ fn exhaust(driver: &mut Driver) -> u32 {
 }
 
 fn heard(driver: &Driver, spec: &RequestSpec, choice: u32) -> usize {
-    driver.got(id(spec)).choices.get(&choice).map_or(0, Vec::len)
+    driver.received.get(&id(spec)).and_then(|r| r.choices.get(&choice)).map_or(0, Vec::len)
 }
 
 #[test]
@@ -218,6 +220,48 @@ fn under_page_pressure_everyone_else_finishes() {
 }
 
 #[test]
+fn b110_the_bound_on_preemptions_holds_whoever_stalls_and_goes_on() {
+    let (mut preempted, mut evicted) = (0, 0);
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let config = BatchConfig {
+            watermark: 0.0,
+            prefix_cache: seed % 2 == 0,
+            ..config(2, 20 + rng.below(20) as u32)
+        };
+        let mut driver = Driver::new(&config);
+        let specs: Vec<_> = (0..60)
+            .map(|n| on_credit(&config, n, 1 + rng.below(5) as u32, 30, rng.below(2) as u32 * 4))
+            .collect();
+        let mut waiting = specs.iter();
+        while !driver.batch.is_idle() || waiting.len() > 0 {
+            if let Some(spec) = waiting.next() {
+                driver.add(spec);
+            }
+            let ran = driver.step().is_some();
+            // A few clients read, more of them where nothing else happens.
+            for _ in 0..if ran { 2 } else { 20 } {
+                let spec = &specs[rng.below(60) as usize];
+                let upto = heard(&driver, spec, 0) as u32 + 3;
+                driver.grant(id(spec), 0, upto);
+            }
+        }
+        for spec in &specs {
+            driver.expect_complete(spec);
+            let times = driver.got(id(spec)).preempted.get(&0).copied().unwrap_or(0);
+            if spec.credit > 0 {
+                evicted += times;
+            } else {
+                assert!(times <= 3, "seed {seed}: {} was preempted {times} times", spec.id);
+                preempted += times;
+            }
+        }
+        driver.expect_idle();
+    }
+    assert!(preempted > 100 && evicted > 1000, "dull: {preempted} preempted, {evicted} evicted");
+}
+
+#[test]
 fn choices_have_credit_of_their_own() {
     // Also where there are fewer slots than choices, and where the first token is all that is granted.
     for (credit, max_running) in [(1, 8), (1, 1), (3, 8), (3, 2)] {
@@ -357,4 +401,55 @@ fn a_draining_worker_waits_for_its_paused_requests() {
     driver.grant(id(&spec), 0, 9);
     driver.run();
     driver.expect_complete(&spec);
+}
+
+#[test]
+fn outstanding_work_counts_what_is_expected_and_falls_to_nothing() {
+    let config = BatchConfig { max_running: 2, ..config(4, 600) };
+    let mut driver = Driver::new(&config);
+    // A limit beyond what is expected, several choices, one out of credit, one that waits.
+    let long = on_credit(&config, 0, 10, 2000, 0);
+    let many = with_choices(on_credit(&config, 1, 20, 8, 3), 3);
+    let waits = with_choices(on_credit(&config, 2, 30, 5, 0), 2);
+    driver.add(&long);
+    assert_eq!(driver.load().outstanding_tokens, 10 + 256);
+    driver.add(&many);
+    driver.add(&waits);
+    assert_eq!(driver.load().outstanding_tokens, (10 + 256) + (20 + 3 * 8) + (30 + 2 * 5));
+    assert_eq!((driver.load().requests, driver.load().waiting), (3, 3));
+    driver.cancel_choice(id(&waits), 1);
+    assert_eq!(driver.load().outstanding_tokens, (10 + 256) + (20 + 3 * 8) + (30 + 5));
+    driver.step();
+    driver.cancel(id(&long));
+    exhaust(&mut driver);
+    let load = driver.load();
+    assert_eq!(
+        (load.requests, load.paused, load.outstanding_tokens),
+        (1, 3, 3 * 5),
+        "what is paused comes still"
+    );
+    (0..3).for_each(|c| _ = driver.grant(id(&many), c, 8));
+    driver.run();
+    assert_eq!((driver.load().requests, driver.load().outstanding_tokens), (0, 0));
+}
+
+#[test]
+fn b110_room_that_is_promised_counts_paused_ones() {
+    // Together they need 17 of the 12 pages.
+    let config = BatchConfig { watermark: 0.0, ..config(4, 12) };
+    let mut driver = Driver::new(&config);
+    let (slow, often) = (on_credit(&config, 0, 8, 32, 2), on_credit(&config, 1, 8, 20, 0));
+    driver.add(&slow);
+    exhaust(&mut driver);
+    driver.add(&often);
+    for _ in 0..3 {
+        driver.step().unwrap();
+        let key = driver.batch.running[0];
+        driver.batch.preempt(key);
+    }
+    driver.step().unwrap();
+    driver.grant(id(&slow), 0, 32);
+    driver.run();
+    [&slow, &often].into_iter().for_each(|s| driver.expect_complete(s));
+    assert_eq!(driver.got(id(&often)).preempted[&0], 3);
 }
