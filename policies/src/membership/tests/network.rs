@@ -293,7 +293,7 @@ impl World {
             let process = event.process();
             let thaw = self.hosts[process.0].frozen_until;
             if !self.is_live(process) {
-                self.lost_in_death(event);
+                self.lost_in_death(&event);
             } else if thaw > self.now {
                 self.push(thaw, event);
             } else {
@@ -304,9 +304,9 @@ impl World {
     }
 
     /// A connection whose end died while it was being made.
-    fn lost_in_death(&mut self, event: Event) {
+    fn lost_in_death(&mut self, event: &Event) {
         if let Event::Linked { to, link, .. } = event {
-            self.end(link, to.0);
+            self.end(*link, to.0);
         }
     }
 
