@@ -463,6 +463,29 @@ fn the_last_loss_isolates_once() {
     assert_eq!(node.unlinked(5, 2), [down("a", 1, Loss::Closed), MembershipEffect::Isolated]);
 }
 
+/// A seed that has been dead for long may be what a node needs once it is alone.
+#[test]
+fn a_node_that_is_alone_dials_its_seeds_soon() {
+    let (mut node, _) = Node::new(&["s:1"]);
+    let a = member("a", 1);
+    node.linked(0, 1, &a);
+    node.failed(1, "s:1", unreachable());
+    let mut last = 0;
+    for now in (100..60_000).step_by(100) {
+        if dial_to(&node.beat(now, 1, &a, &[])) == ["s:1"] {
+            last = now;
+            node.failed(now, "s:1", unreachable());
+            if now > 40_000 {
+                break;
+            }
+        }
+    }
+    assert!(last > 40_000);
+    node.unlinked(last + 100, 1);
+    let dials = node.run(last + 461);
+    assert!(dials.iter().any(|(_, e)| *e == dial("s:1")), "{dials:?}");
+}
+
 #[test]
 fn changes_are_told() {
     let (mut node, _) = Node::new(&[]);

@@ -91,12 +91,12 @@ fn the_own_freeze_does_not_cost_a_holder_its_name() {
     let (mut node, _) = Node::new(&[]);
     let (holder, newcomer) = (member("a", 1), at(&member("a", 2), "a:2"));
     node.linked(0, 1, &holder);
-    assert!(matches!(judge(&mut node, 100, &newcomer), Verdict::Wait { .. }));
-    let until = ms(8_000 + 1_250);
-    assert_eq!(judge(&mut node, 8_000, &newcomer), Verdict::Wait { until });
-    node.beat(8_001, 1, &holder, &[]);
-    node.beat(8_600, 1, &holder, &[]);
-    assert!(matches!(judge(&mut node, 9_250, &newcomer), Verdict::NameInUse { .. }));
+    assert_eq!(judge(&mut node, 1_000, &newcomer), Verdict::Wait { until: ms(2_250) });
+    let until = ms(3_000 + 1_250);
+    assert_eq!(judge(&mut node, 3_000, &newcomer), Verdict::Wait { until });
+    node.beat(3_001, 1, &holder, &[]);
+    node.beat(3_600, 1, &holder, &[]);
+    assert!(matches!(judge(&mut node, 4_250, &newcomer), Verdict::NameInUse { .. }));
 }
 
 /// B85: a node restarted at the same address is let in at once, however alive its former life looked.
