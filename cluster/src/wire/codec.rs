@@ -17,7 +17,7 @@ pub(crate) use bincode::{Decode, Encode};
 
 use super::error::WireError;
 
-/// The longest message in bytes, encoded; also what [`decode`] may ask for in memory.
+/// The longest message in bytes, encoded; also what `decode` may ask for in memory.
 pub const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 /// The most memory in bytes that a [`Source`] lets lists ask for. Values are larger in memory than on the wire (a token

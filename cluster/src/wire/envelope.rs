@@ -58,11 +58,11 @@ pub fn seal<M: Message>(now: Time, message: &M, trace: Option<TraceContext>) -> 
 /// ([`WireError::Door`]), more than [`MAX_BYTES`](super::MAX_BYTES), no message or more than one.
 pub fn open<M: Message>(now: Time, bytes: &[u8]) -> Result<(Envelope, M), WireError> {
     let mut source = Source::new(bytes)?;
-    let version = source.read(|from| u16::take(from))?;
+    let version = source.read(u16::take)?;
     if !SUPPORTED.contains(&version) {
         return Err(WireError::Version { got: version, supported: SUPPORTED });
     }
-    let door = source.read(|from| Door::take(from))?;
+    let door = source.read(Door::take)?;
     if door != M::DOOR {
         return Err(WireError::Door { got: door, door: M::DOOR });
     }

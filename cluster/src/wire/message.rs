@@ -25,7 +25,10 @@ pub enum Door {
 }
 
 impl Door {
-    /// The door's name in logs and metrics.
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Node, Self::Gateway, Self::Controller, Self::Worker];
+
+    /// The door's name in logs and metrics, and that of its process group.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -65,6 +68,10 @@ pub enum ToNode {
     Beat(Box<Beat>),
     /// The sender leaves on purpose; it is not to be dialled again.
     Goodbye {
+        /// Who.
+        id: NodeId,
+        /// Which life of it.
+        incarnation: u64,
         /// Why, for the log.
         reason: String,
     },
@@ -95,6 +102,8 @@ pub enum ToGateway {
     },
     /// The worker's engine is gone and with it all that it ran.
     WorkerLost(WorkerId),
+    /// The controller of that node has started: it knows nothing of what one before it was asked.
+    ControllerStarted(NodeId),
     /// A part of a model's descriptor.
     ModelPart {
         /// BLAKE3 hash of the whole.
@@ -207,7 +216,9 @@ impl Message for ToGateway {
                 | PlacementEffect::Lost { request, attempt, .. },
             )
             | Self::Admission { request, attempt, .. } => Some((*request, *attempt)),
-            Self::Step { .. } | Self::WorkerLost(_) | Self::ModelPart { .. } => None,
+            Self::Step { .. } | Self::WorkerLost(_) | Self::ControllerStarted(_) | Self::ModelPart { .. } => {
+                None
+            }
         }
     }
 

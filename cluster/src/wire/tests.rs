@@ -1,10 +1,13 @@
 //! Everything that is sent is read as it was, and nothing that is read can do harm.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use policies::batch::{BatchEffect, Refusal, TokenEvent};
-use policies::placement::{PlacementEffect, Plan};
+use policies::placement::{
+    Choice, PlaceRequest, Placement, PlacementConfig, PlacementEffect, Plan, WorkerInfo,
+};
 use policies::step::SeqKey;
 use policies::time::{Span, Time};
 use proptest::prelude::*;
@@ -132,8 +135,22 @@ fn request_id() -> RequestId {
     RequestId::new(0xfeed_0000_0000_0001, 7)
 }
 
+fn place_request(number: u64, deadline: Time) -> PlaceRequest {
+    PlaceRequest {
+        request: RequestId::new(1, number),
+        attempt: Attempt(0),
+        model: "m".into(),
+        prompt_tokens: 1,
+        context_tokens: 1,
+        max_tokens: 1,
+        choices: 1,
+        avoid: Vec::new(),
+        deadline,
+    }
+}
+
 fn goodbye() -> ToNode {
-    ToNode::Goodbye { reason: "the node stops".to_owned() }
+    ToNode::Goodbye { id: NodeId::from("w1"), incarnation: 9, reason: "the node stops".to_owned() }
 }
 
 fn token(index: u32) -> BatchEffect {
@@ -276,22 +293,47 @@ fn words_that_this_build_does_not_know_are_read_as_others() {
     assert!(refusal.to_string().starts_with("malformed request: the worker"), "{refusal}");
 }
 
+/// The controller's own words, as it says them.
+#[test]
+fn what_the_controller_says_keeps_its_words() {
+    let mut seen = BTreeSet::new();
+    for choice in [Choice::LeastLoaded, Choice::PowerOfTwo] {
+        let mut placement = Placement::new(PlacementConfig {
+            max_queued: 4,
+            queue_timeout: Span::from_secs(1),
+            choice,
+            seed: 1,
+        });
+        let mut effects = Vec::new();
+        for worker in 0..2_u64 {
+            let id = WorkerId::new(NodeId::from(format!("w{worker}")), 1);
+            let info = WorkerInfo { id, models: vec!["m".into()], max_context: 100, max_requests: 1 };
+            placement.worker_joined(SENT, info, &mut effects);
+            placement.place(SENT, place_request(worker * 2, Time::NEVER), &mut effects);
+        }
+        for (number, attempt) in [(0, 0), (2, 0)] {
+            placement.release(SENT, RequestId::new(1, number), Attempt(attempt), &mut effects);
+        }
+        for number in 4..6 {
+            placement.place(SENT, place_request(number, Time::NEVER), &mut effects);
+        }
+        for effect in effects {
+            let message = ToGateway::Placement(effect);
+            let (_, read) = open::<ToGateway>(READ, &seal(SENT, &message, None).unwrap()).unwrap();
+            assert_eq!(read, message);
+            if let ToGateway::Placement(PlacementEffect::Placed { plan, .. }) = read {
+                seen.insert(plan.why);
+            }
+        }
+    }
+    let all = BTreeSet::from(["least-loaded", "only-free-worker", "only-worker", "power-of-two"]);
+    assert_eq!(seen, all);
+}
+
 #[test]
 fn a_passed_deadline_is_passed_at_the_reader_and_a_far_one_does_not_overflow() {
-    let place = |deadline| ToController::Place {
-        gateway: NodeId::from("g"),
-        request: policies::placement::PlaceRequest {
-            request: request_id(),
-            attempt: Attempt(0),
-            model: "m".into(),
-            prompt_tokens: 1,
-            context_tokens: 1,
-            max_tokens: 1,
-            choices: 1,
-            avoid: Vec::new(),
-            deadline,
-        },
-    };
+    let place =
+        |deadline| ToController::Place { gateway: NodeId::from("g"), request: place_request(1, deadline) };
     let read = |sent, deadline, read| {
         let bytes = seal(sent, &place(deadline), None).unwrap();
         open::<ToController>(read, &bytes).unwrap().1.deadline().unwrap()

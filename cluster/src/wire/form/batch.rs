@@ -20,10 +20,12 @@ form_enum!(Finish { 0 => EndToken, 1 => Length, 2 => StopString });
 form_struct!(Usage { cached_tokens, prefilled_tokens, drawn_tokens, preemptions });
 
 form_struct!(BatchLoad {
+    requests,
     running,
     waiting,
     paused,
     queued_prefill_tokens,
+    outstanding_tokens,
     pages_used,
     pages_cached,
     pages_total,

@@ -7,7 +7,7 @@ use crate::wire::message::{Door, ToController, ToGateway, ToNode, ToWorker};
 form_enum!(Door { 0 => Node, 1 => Gateway, 2 => Controller, 3 => Worker });
 form_struct!(TraceContext { trace_id, span_id });
 
-form_enum!(ToNode { 0 => Beat(beat), 1 => Goodbye { reason } });
+form_enum!(ToNode { 0 => Beat(beat), 1 => Goodbye { id, incarnation, reason } });
 
 form_enum!(ToGateway {
     0 => Placement(effect),
@@ -15,6 +15,7 @@ form_enum!(ToGateway {
     2 => Step { worker, events },
     3 => WorkerLost(worker),
     4 => ModelPart { descriptor, part, parts, bytes },
+    5 => ControllerStarted(node),
 });
 
 form_enum!(ToController {

@@ -31,7 +31,11 @@ pub(super) fn to_node() -> impl Strategy<Value = ToNode> {
                 ToNode::Beat(Box::new(Beat { member, worker, peers, sessions }))
             }
         ),
-        text().prop_map(|reason| ToNode::Goodbye { reason }),
+        (node(), any::<u64>(), text()).prop_map(|(id, incarnation, reason)| ToNode::Goodbye {
+            id,
+            incarnation,
+            reason
+        }),
     ]
 }
 
@@ -44,6 +48,8 @@ pub(super) fn to_gateway() -> impl Strategy<Value = ToGateway> {
         }),
         (worker(), vec(batch_effect(), 0..6)).prop_map(|(worker, events)| ToGateway::Step { worker, events }),
         worker().prop_map(ToGateway::WorkerLost),
+        node().prop_map(ToGateway::ControllerStarted),
+        node().prop_map(ToGateway::ControllerStarted),
         (any::<[u8; 32]>(), any::<u32>(), any::<u32>(), vec(any::<u8>(), 0..40)).prop_map(
             |(descriptor, part, parts, bytes)| ToGateway::ModelPart { descriptor, part, parts, bytes }
         ),
@@ -159,7 +165,9 @@ fn worker_ad() -> impl Strategy<Value = WorkerAd> {
 }
 
 fn load() -> impl Strategy<Value = BatchLoad> {
-    (any::<[u32; 6]>(), any::<[u64; 6]>()).prop_map(|(a, b)| BatchLoad {
+    (any::<[u32; 7]>(), any::<[u64; 7]>()).prop_map(|(a, b)| BatchLoad {
+        requests: a[6],
+        outstanding_tokens: b[6],
         running: a[0],
         waiting: a[1],
         paused: a[2],

@@ -27,10 +27,12 @@ fn pinned<M: Message + Clone + std::fmt::Debug>(message: &M, hex: &str) {
 
 fn load() -> BatchLoad {
     BatchLoad {
+        requests: 13,
         running: 1,
         waiting: 2,
         paused: 3,
         queued_prefill_tokens: 4,
+        outstanding_tokens: 14,
         pages_used: 5,
         pages_cached: 6,
         pages_total: 7,
@@ -59,10 +61,11 @@ fn to_node() {
     let peers = vec![Peer { id: NodeId::from("n2"), incarnation: 2, address: "b:1".to_owned() }];
     pinned(
         &ToNode::Beat(Box::new(Beat { member, worker, peers, sessions: 4 })),
-        "010000000101fb2c0100026e31fb2c0103613a310501000103613a32010277310901016dfb000808010102030405060708090a0b \
-         0c01016dababababababababababababababababababababababababababababababababfc7011010001026e320203623a3104",
+        "010000000101fb2c0100026e31fb2c0103613a310501000103613a32010277310901016dfb000808010d010203040e0506070809 \
+         0a0b0c01016dababababababababababababababababababababababababababababababababfc7011010001026e320203623a31 \
+         04",
     );
-    pinned(&goodbye(), "010000000101fb2c01010e746865206e6f64652073746f7073");
+    pinned(&goodbye(), "010000000101fb2c0101027731090e746865206e6f64652073746f7073");
 }
 
 #[test]
@@ -111,6 +114,7 @@ fn to_gateway() {
          030403fd010000000000edfe0701017804fd010000000000edfe07010220",
     );
     pinned(&ToGateway::WorkerLost(worker.clone()), "010100000101fb2c010302773109");
+    pinned(&ToGateway::ControllerStarted(NodeId::from("c1")), "010100000101fb2c0105026331");
     let (descriptor, bytes) = ([0xcd; 32], vec![1, 2, 255]);
     pinned(
         &ToGateway::ModelPart { descriptor, part: 1, parts: 2, bytes },
@@ -143,7 +147,7 @@ fn to_controller() {
     );
     pinned(
         &ToController::WorkerLoad { worker: worker_id(), load: load() },
-        "010200000101fb2c0102027731090102030405060708090a0b0c",
+        "010200000101fb2c0102027731090d010203040e05060708090a0b0c",
     );
 }
 
