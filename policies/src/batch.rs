@@ -367,7 +367,7 @@ pub struct BatchLoad {
     pub running: u32,
     /// Requests (or preempted sequences) that wait.
     pub waiting: u32,
-    /// Sequences that have used their credit and wait for a grant.
+    /// Sequences that have used their credit and wait for a grant, or have it and wait for a slot.
     pub paused: u32,
     /// Tokens still to prefill, waiting ones included.
     pub queued_prefill_tokens: u64,

@@ -37,10 +37,11 @@ impl Batch {
     }
 
     /// When [`Batch::plan`] has to be called although nothing else happens: a request of which nothing runs is given up
-    /// then.
+    /// then. None while a step is in flight, which is followed by a call anyway.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        self.deadlines.first().map(|(deadline, _)| *deadline)
+        let (deadline, _) = self.deadlines.first().filter(|_| self.flight.is_none())?;
+        Some(*deadline)
     }
 
     /// Lets a sequence go on that has been granted tokens.

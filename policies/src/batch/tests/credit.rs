@@ -339,7 +339,9 @@ fn paused_requests_end_in_every_way_and_leave_nothing() {
             let other = on_credit(&config, 2, 3, 4, 0);
             let flight = in_flight.then(|| {
                 driver.add(&other);
-                driver.plan().unwrap()
+                let plan = driver.plan().unwrap();
+                assert_eq!(driver.batch.next_deadline(), None, "it is looked at after the step");
+                plan
             });
             match end {
                 End::Cancel => assert!(driver.cancel(of)),
