@@ -1,20 +1,19 @@
 //! Controller role: an actor around [`policies::placement`]. It decides nothing itself; it carries effects to doors.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
-use config::ids::{NodeId, RequestId, WorkerId};
+use cluster::wire::{ToController, ToGateway};
+use config::ids::{NodeId, RequestId};
 use config::{Choice, ControllerConfig};
-use engine::ModelCard;
 use policies::invariant;
 use policies::placement::{Placement, PlacementConfig, PlacementEffect};
 use policies::time::Span;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error};
 
 use crate::clock;
-use crate::doors::{ControllerMsg, Doors, GatewayMsg};
+use crate::doors::{ControllerMsg, Doors};
 
 /// How often queued requests are looked at for their time limit. A tenth of the shortest sensible `queue-timeout`.
 const TICK: Duration = Duration::from_millis(100);
@@ -26,12 +25,16 @@ pub struct Controller;
 /// What a controller is started with.
 #[derive(Clone, Debug)]
 pub struct ControllerArgs {
+    /// This node.
+    pub node: NodeId,
     /// The node's doors.
     pub doors: Doors,
     /// Limits.
     pub config: ControllerConfig,
     /// Seed of the random choices.
     pub seed: u64,
+    /// It places for this node's gateway alone, and only while no node of the cluster is a controller.
+    pub stand_in: bool,
 }
 
 /// The controller's mutable state.
@@ -41,8 +44,6 @@ pub struct ControllerState {
     core: Placement,
     /// Who waits for news about a request; an entry lives from `Place` to `Release` or rejection.
     owners: BTreeMap<RequestId, NodeId>,
-    cards: BTreeMap<WorkerId, Arc<ModelCard>>,
-    gateways: BTreeSet<NodeId>,
 }
 
 impl Actor for Controller {
@@ -55,14 +56,14 @@ impl Actor for Controller {
         myself: ActorRef<ControllerMsg>,
         args: ControllerArgs,
     ) -> Result<ControllerState, ActorProcessingErr> {
-        args.doors.set_controller(myself.clone());
+        args.doors.set_controller(myself.clone(), args.stand_in);
         myself.send_interval(TICK, || ControllerMsg::Tick);
+        // What a controller before this one was asked and did not answer is asked again.
+        args.doors.to_gateways(&ToGateway::ControllerStarted(args.node));
         Ok(ControllerState {
             doors: args.doors,
             core: Placement::new(placement_config(&args.config, args.seed)),
             owners: BTreeMap::new(),
-            cards: BTreeMap::new(),
-            gateways: BTreeSet::new(),
         })
     }
 
@@ -82,32 +83,25 @@ impl ControllerState {
         let now = clock::now();
         let mut effects = Vec::new();
         match message {
-            ControllerMsg::GatewayJoined(id) => {
-                for card in self.cards.values() {
-                    self.doors.to_gateway(&id, GatewayMsg::ModelReady(card.clone()));
-                }
-                self.gateways.insert(id);
-            }
-            ControllerMsg::WorkerJoined { info, card } => {
-                info!(worker = %info.id, model = card.name, "worker joined");
-                self.cards.insert(info.id.clone(), card.clone());
-                self.core.worker_joined(now, info, &mut effects);
-                self.doors.to_gateways(|| GatewayMsg::ModelReady(card.clone()));
-            }
-            ControllerMsg::WorkerLoad { worker, load } => {
+            ControllerMsg::WorkerJoined(info) => self.core.worker_joined(now, info, &mut effects),
+            ControllerMsg::Wire(ToController::WorkerLoad { worker, load }) => {
                 self.core.worker_load(now, &worker, load, &mut effects);
             }
             ControllerMsg::WorkerDraining(worker) => self.core.worker_draining(&worker),
-            ControllerMsg::WorkerLeft(worker) => {
-                warn!(worker = %worker, "worker left");
-                self.core.worker_left(now, &worker, &mut effects);
-                self.forget_card(&worker);
+            ControllerMsg::WorkerLeft(worker) => self.core.worker_left(now, &worker, &mut effects),
+            ControllerMsg::GatewayLeft(gateway) => {
+                let lives: BTreeSet<u64> =
+                    self.owners.iter().filter(|(_, owner)| **owner == gateway).map(|(r, _)| r.gateway).collect();
+                self.owners.retain(|_, owner| *owner != gateway);
+                for life in lives {
+                    self.core.gateway_left(now, life, &mut effects);
+                }
             }
-            ControllerMsg::Place { gateway, request } => {
+            ControllerMsg::Wire(ToController::Place { gateway, request }) => {
                 self.owners.insert(request.request, gateway);
                 self.core.place(now, request, &mut effects);
             }
-            ControllerMsg::Release { request, attempt } => {
+            ControllerMsg::Wire(ToController::Release { request, attempt }) => {
                 self.core.release(now, request, attempt, &mut effects);
                 if !self.core.is_booked(request) {
                     self.owners.remove(&request);
@@ -145,20 +139,13 @@ impl ControllerState {
                 };
                 let owner = self.owners.get(&request).cloned();
                 let delivered = owner
-                    .is_some_and(|gateway| self.doors.to_gateway(&gateway, GatewayMsg::Placement(effect)));
+                    .is_some_and(|gateway| self.doors.to_gateway(&gateway, ToGateway::Placement(effect)));
                 if over || !delivered {
                     self.core.release(clock::now(), request, attempt, &mut more);
                     self.owners.remove(&request);
                 }
             }
             effects = more;
-        }
-    }
-
-    fn forget_card(&mut self, worker: &WorkerId) {
-        let Some(gone) = self.cards.remove(worker) else { return };
-        if !self.cards.values().any(|card| card.name == gone.name) {
-            self.doors.to_gateways(|| GatewayMsg::ModelGone(gone.name.clone()));
         }
     }
 }

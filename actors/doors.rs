@@ -1,53 +1,54 @@
 //! The doors of a node: the only actors that other roles talk to, and the messages they take.
 //!
-//! Messages are plain data (no channels, no references into another role), because roles may run in different
-//! processes. Addresses are ids; [`Doors`] finds the actor behind one. Sessions and schedulers are local to their role
-//! and are addressed by request id through its door.
+//! What roles say to each other is plain data ([`cluster::wire`]), whether they run in one process or in several.
+//! [`Doors`] finds the actor behind an address: in this process a reference changes hands, to another node the message
+//! is sealed into a parcel for its port. Sessions and schedulers are local to their role and are addressed by request
+//! id through its door.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
-use config::ids::{Attempt, NodeId, RequestId, WorkerId};
+use cluster::wire::{ModelAd, ToController, ToGateway, ToWorker};
+use config::ids::{NodeId, WorkerId};
 use engine::ModelCard;
-use policies::batch::{BatchEffect, BatchLoad, Refusal};
-use policies::placement::{PlaceRequest, PlacementEffect, WorkerInfo, WorkerView};
-use policies::request::RequestSpec;
+use policies::batch::BatchLoad;
+use policies::placement::{WorkerInfo, WorkerView};
 use policies::time::Span;
-use ractor::{ActorRef, DerivedActorRef, RpcReplyPort};
+use ractor::RpcReplyPort;
+use ractor_cluster::RactorMessage;
+
+mod directory;
+mod ports;
+
+pub(crate) use directory::sealed;
+pub use directory::{Doors, Placer};
+pub use ports::handler;
 
 /// What a gateway's door takes.
-#[derive(Debug)]
+#[derive(Debug, RactorMessage)]
 pub enum GatewayMsg {
-    /// A controller's answer about a request of this gateway.
-    Placement(PlacementEffect),
-    /// A worker took a request, or did not.
-    Admission {
-        /// The worker.
-        worker: WorkerId,
-        /// The request.
-        request: RequestId,
-        /// Its attempt.
-        attempt: Attempt,
-        /// Taken, or why not.
-        result: Result<(), Refusal>,
-    },
-    /// What one step of a worker produced for requests of this gateway, in order: one message a step, not one a token.
-    Step {
-        /// The worker.
-        worker: WorkerId,
-        /// The events.
-        events: Vec<BatchEffect>,
-    },
-    /// A worker is gone; its requests of this gateway go elsewhere.
-    WorkerLost(WorkerId),
-    /// A model is served by at least one ready worker.
+    /// From a controller or a worker, here or elsewhere.
+    Wire(ToGateway),
+    /// All models that are offered now, with a worker for each: a snapshot, so that nothing missed stays missed.
+    Offers(Vec<Offer>),
+    /// A model is served by at least one ready worker, and its card is here.
     ModelReady(Arc<ModelCard>),
     /// No worker serves the model any more.
     ModelGone(String),
+    /// Another controller leads now, or none: requests without an answer are placed again.
+    ControllerChanged,
     /// Takes no new requests; those under way go on.
     Drain,
     /// Asks for figures.
     Observe(RpcReplyPort<GatewayStats>),
+}
+
+/// A model as a worker offers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The model.
+    pub model: ModelAd,
+    /// Who can describe it.
+    pub worker: WorkerId,
 }
 
 /// Figures of a gateway.
@@ -62,42 +63,18 @@ pub struct GatewayStats {
 }
 
 /// What a controller's door takes.
-#[derive(Debug)]
+#[derive(Debug, RactorMessage)]
 pub enum ControllerMsg {
-    /// A gateway that places requests.
-    GatewayJoined(NodeId),
-    /// A worker that is ready, with the model that it serves.
-    WorkerJoined {
-        /// What it offers.
-        info: WorkerInfo,
-        /// Its model.
-        card: Arc<ModelCard>,
-    },
-    /// A worker's figures; sent when they change and at least every heartbeat.
-    WorkerLoad {
-        /// The worker.
-        worker: WorkerId,
-        /// Its figures.
-        load: BatchLoad,
-    },
+    /// From a gateway or a worker, here or elsewhere.
+    Wire(ToController),
+    /// A worker is ready, or offers something else now.
+    WorkerJoined(WorkerInfo),
     /// The worker takes nothing new.
     WorkerDraining(WorkerId),
     /// The worker is gone.
     WorkerLeft(WorkerId),
-    /// Choose a worker for a request.
-    Place {
-        /// Who asks.
-        gateway: NodeId,
-        /// What for.
-        request: PlaceRequest,
-    },
-    /// The booking of this attempt is over.
-    Release {
-        /// The request.
-        request: RequestId,
-        /// Its attempt.
-        attempt: Attempt,
-    },
+    /// The gateway is gone: what it asked for interests nobody.
+    GatewayLeft(NodeId),
     /// Looks for queued requests whose time is up.
     Tick,
     /// Asks for the workers as placement sees them.
@@ -105,31 +82,14 @@ pub enum ControllerMsg {
 }
 
 /// What a worker's door takes.
-#[derive(Debug)]
+#[derive(Debug, RactorMessage)]
 pub enum WorkerMsg {
-    /// Run a request; answered by [`GatewayMsg::Admission`].
-    Submit {
-        /// Who asks.
-        gateway: NodeId,
-        /// What.
-        spec: Box<RequestSpec>,
-    },
-    /// Stop an attempt; nothing is sent about it any more.
-    Cancel {
-        /// The request.
-        request: RequestId,
-        /// Its attempt.
-        attempt: Attempt,
-    },
-    /// Stop one choice of an attempt.
-    CancelChoice {
-        /// The request.
-        request: RequestId,
-        /// Its attempt.
-        attempt: Attempt,
-        /// The choice.
-        choice: u32,
-    },
+    /// From a gateway, here or elsewhere.
+    Wire(ToWorker),
+    /// The gateway is gone: its requests are cancelled.
+    GatewayLeft(NodeId),
+    /// This node was cut off from all others, who have given up what it did: it goes on as a new one.
+    Renew,
     /// Take nothing new; finish what is there.
     Drain,
     /// Asks for figures.
@@ -149,86 +109,4 @@ pub struct WorkerStats {
     pub step_age: Option<Span>,
     /// Times that the engine or the scheduler was restarted.
     pub restarts: u32,
-}
-
-/// Finds the actor behind an address. One per node, shared by its roles.
-///
-/// Gateways and workers are kept as derived references: their actors take messages of their own besides the door's.
-#[derive(Clone, Debug, Default)]
-pub struct Doors {
-    known: Arc<RwLock<Known>>,
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    gateways: BTreeMap<NodeId, DerivedActorRef<GatewayMsg>>,
-    workers: BTreeMap<WorkerId, DerivedActorRef<WorkerMsg>>,
-    controller: Option<ActorRef<ControllerMsg>>,
-}
-
-impl Doors {
-    /// Makes a gateway reachable.
-    pub fn add_gateway(&self, id: NodeId, door: DerivedActorRef<GatewayMsg>) {
-        self.write(|known| known.gateways.insert(id, door));
-    }
-
-    /// Makes a worker reachable.
-    pub fn add_worker(&self, id: WorkerId, door: DerivedActorRef<WorkerMsg>) {
-        self.write(|known| known.workers.insert(id, door));
-    }
-
-    /// Forgets a worker.
-    pub fn remove_worker(&self, id: &WorkerId) {
-        self.write(|known| known.workers.remove(id));
-    }
-
-    /// Makes the controller reachable; a restarted one replaces the old.
-    pub fn set_controller(&self, door: ActorRef<ControllerMsg>) {
-        self.write(|known| known.controller = Some(door));
-    }
-
-    /// Sends to a gateway; false when there is none or its mailbox is closed.
-    pub fn to_gateway(&self, id: &NodeId, message: GatewayMsg) -> bool {
-        self.read(|known| known.gateways.get(id).cloned())
-            .is_some_and(|door| door.send_message(message).is_ok())
-    }
-
-    /// Sends to every gateway.
-    pub fn to_gateways(&self, mut message: impl FnMut() -> GatewayMsg) {
-        for door in self.read(|known| known.gateways.values().cloned().collect::<Vec<_>>()) {
-            // A gateway that is stopping needs no news.
-            let _ = door.send_message(message());
-        }
-    }
-
-    /// Sends to a worker; false when there is none or its mailbox is closed.
-    pub fn to_worker(&self, id: &WorkerId, message: WorkerMsg) -> bool {
-        self.read(|known| known.workers.get(id).cloned())
-            .is_some_and(|door| door.send_message(message).is_ok())
-    }
-
-    /// Sends to the controller; false when there is none or its mailbox is closed.
-    pub fn to_controller(&self, message: ControllerMsg) -> bool {
-        self.read(|known| known.controller.clone()).is_some_and(|door| door.send_message(message).is_ok())
-    }
-
-    /// The controller's door, for questions.
-    #[must_use]
-    pub fn controller(&self) -> Option<ActorRef<ControllerMsg>> {
-        self.read(|known| known.controller.clone())
-    }
-
-    /// The workers' doors, for questions.
-    #[must_use]
-    pub fn workers(&self) -> Vec<(WorkerId, DerivedActorRef<WorkerMsg>)> {
-        self.read(|known| known.workers.iter().map(|(id, door)| (id.clone(), door.clone())).collect())
-    }
-
-    fn read<T>(&self, f: impl FnOnce(&Known) -> T) -> T {
-        f(&self.known.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn write<T>(&self, f: impl FnOnce(&mut Known) -> T) {
-        f(&mut self.known.write().unwrap_or_else(PoisonError::into_inner));
-    }
 }

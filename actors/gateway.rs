@@ -8,6 +8,7 @@ mod assemble;
 mod collect;
 mod door;
 mod error;
+mod fetch;
 mod http;
 mod models;
 mod openai;
@@ -31,6 +32,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use crate::doors::{Doors, GatewayMsg};
+use crate::membership::Board;
 use crate::supervise::{TaskKind, spawn};
 
 use self::door::{Root, RootArgs};
@@ -59,10 +61,10 @@ pub struct GatewayArgs {
     pub http: HttpConfig,
     /// `[gateway]`.
     pub gateway: GatewayConfig,
-    /// Tokens a KV page (`engine.page-tokens`), for the hashes of prompts.
-    pub page_tokens: u32,
     /// Where clients connect.
     pub listener: TcpListener,
+    /// For `/v1/cluster`.
+    pub board: Board,
     /// For `/metrics`.
     pub metrics: RenderMetrics,
     /// For `/readiness` and `/health`.
@@ -103,10 +105,10 @@ pub enum GatewayError {
 /// What the door, the sessions and the HTTP handlers of one gateway share.
 pub(crate) struct Shared {
     pub(crate) node: NodeId,
+    pub(crate) board: Board,
     pub(crate) doors: Doors,
     pub(crate) http: HttpConfig,
     pub(crate) limits: GatewayConfig,
-    pub(crate) page_tokens: u32,
     pub(crate) ids: RequestIds,
     pub(crate) models: Models,
     pub(crate) sessions: Sessions,
@@ -143,8 +145,7 @@ impl Shared {
 }
 
 impl Gateway {
-    /// Starts the actors, makes the door reachable in `doors` and serves HTTP. The controller, where it is reachable
-    /// already, is told; it is told again by [`Gateway::announce`].
+    /// Starts the actors, makes the door reachable in `doors` and serves HTTP.
     ///
     /// # Errors
     /// When an actor cannot be spawned or the listener is not bound.
@@ -153,20 +154,20 @@ impl Gateway {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let shared = Arc::new(Shared {
             node: args.node,
-            doors: args.doors,
+            board: args.board,
             in_work: Arc::new(Semaphore::new(args.http.max_concurrent_requests.min(Semaphore::MAX_PERMITS))),
             http: args.http,
             limits: args.gateway,
-            page_tokens: args.page_tokens,
             ids: RequestIds::new(args.incarnation),
             models: Models::default(),
-            sessions: Sessions::default(),
+            sessions: Sessions::new(args.doors.clone()),
             draining: AtomicBool::new(false),
             tokenizing: Semaphore::new(cores),
             started: error::unix_seconds(),
             metrics: args.metrics,
             trouble: args.trouble,
             door: RwLock::default(),
+            doors: args.doors,
         });
         let root_args = RootArgs { shared: Arc::clone(&shared) };
         let (root, _) = match supervisor {
@@ -175,9 +176,7 @@ impl Gateway {
         };
         let (stop, stopped) = watch::channel(false);
         let server = spawn(TaskKind::Node, "http", http::serve(Arc::clone(&shared), args.listener, stopped));
-        let gateway = Self { root, shared, address, stop, server };
-        gateway.announce();
-        Ok(gateway)
+        Ok(Self { root, shared, address, stop, server })
     }
 
     /// The root actor, as its supervisor sees it.
@@ -192,14 +191,9 @@ impl Gateway {
         self.address
     }
 
-    /// Tells the controller that this gateway is there; it answers with the models that are ready.
-    pub fn announce(&self) {
-        self.shared.doors.to_controller(crate::doors::ControllerMsg::GatewayJoined(self.shared.node.clone()));
-    }
-
     /// Takes no new requests from now on (`/readiness` turns 503); those under way go on.
     pub fn drain(&self) {
-        self.shared.doors.to_gateway(&self.shared.node, GatewayMsg::Drain);
+        self.shared.doors.to_own_gateways(|| GatewayMsg::Drain);
         // Also without the door's help, should it be restarting just now.
         self.shared.draining.store(true, Ordering::Relaxed);
     }

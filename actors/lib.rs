@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! Node                       starts the roles of this process, restarts what fails, drains on SIGTERM
+//! ├─ Membership              links to other nodes, heartbeats; tells the roles who is there
+//! │  └─ Links, Ports          ractor_cluster behind a handshake of ours; the doors that other nodes reach
 //! ├─ Controller              actor around policies::placement
 //! ├─ Worker                  loads the model; restarts scheduler and engine
 //! │  └─ Scheduler            actor around policies::batch; drives the engine's own OS thread
@@ -15,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod doors;
+pub mod membership;
 
 pub mod controller;
 pub mod gateway;
@@ -22,8 +25,11 @@ pub mod node;
 pub mod pool;
 pub mod worker;
 
+pub mod admin;
+pub mod card;
 pub mod clock;
 pub mod metrics;
 pub mod models;
+pub mod status;
 pub mod supervise;
 pub mod telemetry;

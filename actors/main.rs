@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use actors::{models, node, telemetry};
+use actors::{models, node, status, telemetry};
 use anyhow::{Context, Result};
 use config::{Cli, Command, Config, Environment};
 
@@ -19,14 +19,15 @@ fn main() -> ExitCode {
             return ExitCode::from(exit.code);
         }
     };
-    let config = match config::load(&cli.overrides, &Environment::of_process()) {
+    let environment = Environment::of_process();
+    let config = match config::load(&cli.overrides, &environment) {
         Ok(config) => config,
         Err(e) => {
             print(false, &format!("error: {e}"));
             return ExitCode::from(USAGE);
         }
     };
-    match run(&cli, config) {
+    match run(&cli, config, &environment) {
         Ok(code) => code,
         Err(e) => {
             print(false, &format!("error: {e:#}"));
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: &Cli, config: Config) -> Result<ExitCode> {
+fn run(cli: &Cli, config: Config, environment: &Environment) -> Result<ExitCode> {
     if cli.overrides.dump_config {
         print(true, config.to_toml().context("cannot print the configuration")?.trim_end());
         return Ok(ExitCode::SUCCESS);
@@ -52,14 +53,14 @@ fn run(cli: &Cli, config: Config) -> Result<ExitCode> {
         print(true, models::run(action, &config)?.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
-    if let Err(e) = node::check_roles(&config) {
-        print(false, &format!("error: {e:#}"));
-        return Ok(ExitCode::from(USAGE));
-    }
-    let metrics = telemetry::start_metrics()?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start tokio")?;
-    let code = runtime.block_on(node::run(Arc::new(config), metrics))?;
+    if let Some(Command::Status(args)) = &cli.command {
+        runtime.block_on(status::run(args, &config))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let metrics = telemetry::start_metrics()?;
+    let code = runtime.block_on(node::run(Arc::new(config), environment.cluster_secrets(), metrics))?;
     // Whatever still blocks (a model being loaded, an engine in a long step) must not hold up the exit.
     runtime.shutdown_background();
     Ok(code)

@@ -51,6 +51,21 @@ pub const STEP: &str = "actor_node_engine_step_seconds";
 /// Tokens in an engine step.
 pub const STEP_TOKENS: &str = "actor_node_engine_step_tokens";
 
+/// Nodes of the cluster, this one included. Label `state`.
+pub const NODES: &str = "actor_node_cluster_nodes";
+/// Nodes that were lost. Label `why`: `closed`, `silent`, `replaced`, `goodbye`.
+pub const LOST_NODES: &str = "actor_node_cluster_lost_nodes_total";
+/// Nodes that were turned away at the door. Label `reason`.
+pub const REFUSED_NODES: &str = "actor_node_cluster_refused_nodes_total";
+/// Actors that ractor_cluster announces to every peer: the doors, and nothing that grows with work.
+pub const ANNOUNCED_ACTORS: &str = "actor_node_cluster_announced_actors";
+/// Messages between nodes that could not be read or written. Label `door`.
+pub const WIRE_FAILURES: &str = "actor_node_wire_failures_total";
+/// 1 while no controller is there and the gateway places by its own choice.
+pub const WITHOUT_CONTROLLER: &str = "actor_node_without_controller";
+/// Requests that the gateway placed by its own choice for want of a controller.
+pub const STAND_IN_PLACEMENTS: &str = "actor_node_stand_in_placements_total";
+
 /// Registers the descriptions; called once, before anything is recorded.
 pub fn describe() {
     describe_counter!(HTTP_REQUESTS, "HTTP requests answered, by path and status");
@@ -71,6 +86,13 @@ pub fn describe() {
     describe_counter!(GENERATION_TOKENS, "Tokens generated");
     describe_counter!(PREFILLED_TOKENS, "Tokens computed in prefill, recomputation included");
     describe_counter!(PREEMPTIONS, "Sequences that lost their pages to others");
+    describe_gauge!(NODES, "Nodes of the cluster, by state");
+    describe_counter!(LOST_NODES, "Nodes that were lost, by reason");
+    describe_counter!(REFUSED_NODES, "Nodes that were turned away");
+    describe_gauge!(ANNOUNCED_ACTORS, "Actors of this process that other nodes can reach");
+    describe_counter!(WIRE_FAILURES, "Messages between nodes that could not be read or written");
+    describe_gauge!(WITHOUT_CONTROLLER, "1 while no controller is there");
+    describe_counter!(STAND_IN_PLACEMENTS, "Requests placed by the gateway itself for want of a controller");
     describe_histogram!(TTFT, Unit::Seconds, "Time to first token");
     describe_histogram!(INTER_TOKEN, Unit::Seconds, "Time between tokens of a stream");
     describe_histogram!(E2E, Unit::Seconds, "Time from request to last token");

@@ -9,25 +9,26 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use cluster::identity::next_incarnation;
-use config::ids::NodeId;
-use config::{Config, Role};
+use config::{ClusterSecrets, Config, Role};
 use metrics_exporter_prometheus::PrometheusHandle;
-use policies::rng;
+use policies::membership::Member;
 use ractor::rpc::CallResult;
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
+use ractor::{Actor, ActorRef};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::controller::{Controller, ControllerArgs};
-use crate::doors::{Doors, WorkerMsg};
-use crate::gateway::{Gateway, GatewayArgs};
-use crate::pool::{Pool, PoolArgs};
-use crate::supervise::Backoff;
-use crate::worker::{self, Worker, WorkerArgs, WorkerHealth};
+use crate::doors::Doors;
+use crate::membership::{self, Board};
+use crate::worker::WorkerHealth;
+
+mod parts;
+mod trouble;
+
+use parts::{Node, NodeArgs, NodeMsg};
 
 /// How often a draining node looks whether it is empty.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
@@ -35,24 +36,46 @@ const DRAIN_POLL: Duration = Duration::from_millis(20);
 const STOP: Duration = Duration::from_secs(2);
 
 /// Runs a node until it is told to stop. The exit code is 0 after a clean drain.
-pub async fn run(config: Arc<Config>, figures: PrometheusHandle) -> Result<ExitCode> {
+///
+/// # Errors
+/// What keeps it from starting: a port, the cookie, certificates.
+pub async fn run(
+    config: Arc<Config>,
+    secrets: ClusterSecrets,
+    figures: PrometheusHandle,
+) -> Result<ExitCode> {
     let mut signals = Signals::new()?;
-    let listener = bind(&config.http.listen).await?;
-    let address = listener.local_addr().context("cannot read the address of http.listen")?;
-    info!(name = config.node.name, roles = %config.node.roles, engine = ?config.engine.kind, "starting");
-    announce(address);
+    let roles = &config.node.roles;
+    let listener = bind(config.http.listen_address(roles)).await?;
+    let http = listener.local_addr().context("cannot read the address of http.listen")?;
+    let entry = membership::prepare(&config, &secrets).await?;
+    let me = me(&config, entry.as_ref().map(membership::Entry::address), http);
+    info!(name = %me.id, roles = %roles, engine = ?config.engine.kind, "starting");
+    announce(&format!("http://{http}"));
+    if entry.is_some() {
+        announce(&format!("cluster tcp://{}", me.address));
+    }
     let (health, watching) = watch::channel(WorkerHealth::Loading);
+    let (fatal, told) = watch::channel(None);
     let args = NodeArgs {
         config: config.clone(),
+        secrets,
+        me,
         doors: Doors::default(),
+        board: Board::default(),
         listener: Arc::new(listener.into_std().context("cannot keep the HTTP listener")?),
         figures,
         health,
+        fatal,
     };
-    let (node, stopped) = Actor::spawn(None, Node, args).await.context("cannot start the node")?;
+    let (node, stopped) = Actor::spawn(None, Node, (args, entry)).await.context("cannot start the node")?;
     let code = tokio::select! {
         failed = first_load(watching) => {
             error!(reason = failed, "stopping: the worker cannot serve");
+            ExitCode::FAILURE
+        }
+        reason = no_way_in(told) => {
+            error!(reason, "stopping: this node cannot be part of the cluster");
             ExitCode::FAILURE
         }
         () = signals.stop() => drain(&node, &config, &mut signals).await,
@@ -63,21 +86,28 @@ pub async fn run(config: Arc<Config>, figures: PrometheusHandle) -> Result<ExitC
     Ok(code)
 }
 
-/// Roles in separate processes need a cluster to find each other; alone in a process they would wait for ever.
-///
-/// # Errors
-/// The role that is missing.
-pub fn check_roles(config: &Config) -> Result<()> {
-    for role in [Role::Gateway, Role::Controller, Role::Worker] {
-        if !config.node.roles.contains(role) {
-            bail!(
-                "node.roles = \"{}\" lacks {role}: this version runs gateway, controller and worker in one process; \
-                 use --role all",
-                config.node.roles
-            );
+/// Who this node is to the others.
+fn me(config: &Config, cluster: Option<SocketAddr>, http: SocketAddr) -> Member {
+    let incarnation = next_incarnation();
+    let roles = &config.node.roles;
+    let name = config.cluster.name.clone().unwrap_or_else(|| match cluster {
+        None => "node".to_owned(),
+        // Two nodes that are started alike have to differ.
+        Some(_) => {
+            let random = policies::rng::mix64(incarnation ^ u64::from(std::process::id())) & 0xffff;
+            let role = if roles.iter().count() == 1 { roles.to_string() } else { "node".to_owned() };
+            format!("{role}-{random:04x}")
         }
+    });
+    Member {
+        id: name.into(),
+        incarnation,
+        address: cluster.map(|bound| config.cluster.advertised(bound)).unwrap_or_default(),
+        roles: roles.clone(),
+        ready: !roles.contains(Role::Worker),
+        draining: false,
+        http: Some(http.to_string()),
     }
-    Ok(())
 }
 
 async fn bind(address: &str) -> Result<TcpListener> {
@@ -87,9 +117,9 @@ async fn bind(address: &str) -> Result<TcpListener> {
 }
 
 /// On standard output, for people and scripts: with port 0 it is the only way to learn the real one.
-fn announce(address: SocketAddr) {
+fn announce(line: &str) {
     // A reader that is gone does not want to know.
-    let _ = writeln!(std::io::stdout(), "http://{address}");
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// Waits for a first load that fails; never returns otherwise.
@@ -99,6 +129,18 @@ async fn first_load(mut health: watch::Receiver<WorkerHealth>) -> String {
             return reason.clone();
         }
         if health.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Waits until the membership says that it cannot go on; never returns otherwise.
+async fn no_way_in(mut told: watch::Receiver<Option<String>>) -> String {
+    loop {
+        if let Some(reason) = &*told.borrow_and_update() {
+            return reason.clone();
+        }
+        if told.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -128,9 +170,9 @@ async fn drain(node: &ActorRef<NodeMsg>, config: &Config, signals: &mut Signals)
     }
 }
 
-/// Waits until no session lives.
+/// Waits until no session lives here and no request of another gateway runs here.
 async fn empty(node: &ActorRef<NodeMsg>) {
-    while let Ok(CallResult::Success(1..)) = node.call(NodeMsg::Sessions, Some(STOP)).await {
+    while let Ok(CallResult::Success(1..)) = node.call(NodeMsg::Work, Some(STOP)).await {
         tokio::time::sleep(DRAIN_POLL).await;
     }
 }
@@ -161,218 +203,5 @@ impl Signals {
                 _ = self.hangup.recv() => warn!("SIGHUP: no setting of this version can change without a restart"),
             }
         }
-    }
-}
-
-/// The root of the supervision tree.
-#[derive(Debug)]
-struct Node;
-
-#[derive(Debug)]
-struct NodeArgs {
-    config: Arc<Config>,
-    doors: Doors,
-    listener: Arc<std::net::TcpListener>,
-    figures: PrometheusHandle,
-    health: watch::Sender<WorkerHealth>,
-}
-
-#[derive(Debug)]
-enum NodeMsg {
-    /// Start a role again that has failed.
-    Restart(Role),
-    /// Take nothing new.
-    Drain,
-    /// How many sessions live.
-    Sessions(RpcReplyPort<usize>),
-    /// End what still runs, with this error.
-    Abort(&'static str),
-    /// Write the last responses and close the listener.
-    Close(RpcReplyPort<()>),
-}
-
-#[derive(Debug)]
-struct NodeState {
-    args: NodeArgs,
-    children: Vec<Child>,
-    gateway: Option<Gateway>,
-    worker: Option<ActorRef<worker::Msg>>,
-}
-
-#[derive(Debug)]
-struct Child {
-    role: Role,
-    cell: Option<ActorCell>,
-    backoff: Backoff,
-}
-
-impl Actor for Node {
-    type Msg = NodeMsg;
-    type State = NodeState;
-    type Arguments = NodeArgs;
-
-    async fn pre_start(
-        &self,
-        myself: ActorRef<NodeMsg>,
-        args: NodeArgs,
-    ) -> Result<NodeState, ActorProcessingErr> {
-        let mut state = NodeState { children: Vec::new(), gateway: None, worker: None, args };
-        // The controller first: gateways and workers register with it.
-        for role in [Role::Controller, Role::Pool, Role::Gateway, Role::Worker] {
-            if state.args.config.node.roles.contains(role) {
-                state.children.push(Child { role, cell: None, backoff: Backoff::default() });
-                state.start(&myself, role).await?;
-            }
-        }
-        Ok(state)
-    }
-
-    async fn handle(
-        &self,
-        myself: ActorRef<NodeMsg>,
-        message: NodeMsg,
-        state: &mut NodeState,
-    ) -> Result<(), ActorProcessingErr> {
-        match message {
-            NodeMsg::Restart(role) => {
-                if let Err(e) = state.start(&myself, role).await {
-                    error!(role = %role, error = %e, "cannot restart the role");
-                    state.restart_later(&myself, role);
-                }
-            }
-            NodeMsg::Drain => {
-                if let Some(gateway) = &state.gateway {
-                    gateway.drain();
-                }
-                if let Some(worker) = &state.worker {
-                    // A worker that is being restarted takes nothing anyway.
-                    let _ = worker.cast(worker::Msg::Door(WorkerMsg::Drain));
-                }
-            }
-            NodeMsg::Sessions(reply) => {
-                let _ = reply.send(state.gateway.as_ref().map_or(0, Gateway::sessions));
-            }
-            NodeMsg::Abort(why) => {
-                if let Some(gateway) = &state.gateway {
-                    gateway.abort_sessions(why);
-                }
-            }
-            NodeMsg::Close(reply) => {
-                if let Some(gateway) = state.gateway.take() {
-                    gateway.stop().await;
-                }
-                let _ = reply.send(());
-            }
-        }
-        Ok(())
-    }
-
-    async fn handle_supervisor_evt(
-        &self,
-        myself: ActorRef<NodeMsg>,
-        event: SupervisionEvent,
-        state: &mut NodeState,
-    ) -> Result<(), ActorProcessingErr> {
-        if let SupervisionEvent::ActorFailed(who, reason) = event {
-            let id = who.get_id();
-            let failed =
-                state.children.iter().find(|c| c.cell.as_ref().is_some_and(|cell| cell.get_id() == id));
-            if let Some(role) = failed.map(|c| c.role) {
-                error!(role = %role, reason = %reason, "a role failed");
-                state.restart_later(&myself, role);
-            }
-        }
-        Ok(())
-    }
-}
-
-impl NodeState {
-    fn restart_later(&mut self, myself: &ActorRef<NodeMsg>, role: Role) {
-        metrics::counter!(crate::metrics::RESTARTS, "actor" => role.as_str()).increment(1);
-        if let Some(child) = self.children.iter_mut().find(|c| c.role == role) {
-            myself.send_after(child.backoff.next_delay(std::time::Instant::now()), move || {
-                NodeMsg::Restart(role)
-            });
-        }
-    }
-
-    /// Starts a role; the same path at the node's start and after a failure.
-    async fn start(&mut self, myself: &ActorRef<NodeMsg>, role: Role) -> Result<(), ActorProcessingErr> {
-        let (args, supervisor) = (&self.args, myself.get_cell());
-        let node = NodeId::from(args.config.node.name.as_str());
-        let cell = match role {
-            Role::Controller => {
-                let config = args.config.controller.clone();
-                let seed = rng::mix64(next_incarnation());
-                let args = ControllerArgs { doors: args.doors.clone(), config, seed };
-                let cell = Actor::spawn_linked(None, Controller, args, supervisor).await?.0.get_cell();
-                self.reintroduce();
-                cell
-            }
-            Role::Gateway => {
-                let figures = args.figures.clone();
-                let health = args.health.subscribe();
-                let gateway_args = GatewayArgs {
-                    node,
-                    incarnation: next_incarnation(),
-                    doors: args.doors.clone(),
-                    http: args.config.http.clone(),
-                    gateway: args.config.gateway.clone(),
-                    page_tokens: u32::try_from(args.config.engine.page_tokens)?,
-                    listener: TcpListener::from_std(args.listener.try_clone()?)?,
-                    metrics: Arc::new(move || figures.render()),
-                    trouble: Arc::new(move || trouble(&health.borrow())),
-                };
-                let gateway = Gateway::start(gateway_args, Some(supervisor)).await?;
-                let cell = gateway.cell();
-                self.gateway = Some(gateway);
-                cell
-            }
-            Role::Worker => {
-                let args = WorkerArgs {
-                    node,
-                    incarnation: next_incarnation(),
-                    doors: args.doors.clone(),
-                    config: args.config.clone(),
-                    health: args.health.clone(),
-                };
-                let (worker, _) = Actor::spawn_linked(None, Worker, args, supervisor).await?;
-                self.worker = Some(worker.clone());
-                worker.get_cell()
-            }
-            Role::Pool => {
-                let args = PoolArgs { ram: args.config.pool.ram.0 };
-                Actor::spawn_linked(None, Pool, args, supervisor).await?.0.get_cell()
-            }
-        };
-        if let Some(child) = self.children.iter_mut().find(|c| c.role == role) {
-            child.cell = Some(cell);
-        }
-        Ok(())
-    }
-
-    /// A new controller knows nobody.
-    fn reintroduce(&self) {
-        if let Some(gateway) = &self.gateway {
-            gateway.announce();
-        }
-        if let Some(worker) = &self.worker {
-            // A worker that has failed too registers when it is up again.
-            let _ = worker.cast(worker::Msg::Announce);
-        }
-    }
-}
-
-/// Why the worker cannot serve just now, for the gateway's readiness.
-fn trouble(health: &WorkerHealth) -> Option<String> {
-    match health {
-        WorkerHealth::Ready => None,
-        WorkerHealth::Loading => Some("the model is loading".to_owned()),
-        WorkerHealth::Restarting(why) => Some(format!("the engine is restarting: {why}")),
-        WorkerHealth::Stalled(limit) => {
-            Some(format!("the engine's step has been running for more than {limit}"))
-        }
-        WorkerHealth::Draining => Some("draining".to_owned()),
-        WorkerHealth::Failed(why) => Some(format!("the model cannot be served: {why}")),
     }
 }

@@ -19,7 +19,7 @@ pub struct PoolArgs {
 }
 
 /// What a pool's door takes.
-#[derive(Debug)]
+#[derive(Debug, ractor_cluster::RactorMessage)]
 pub enum PoolMsg {
     /// Keep a complete page.
     Put {

@@ -14,17 +14,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::identity::next_incarnation;
+use cluster::wire::{ModelAd, ToGateway, ToWorker, WorkerAd};
 use config::ids::{NodeId, WorkerId};
 use config::{Config, Dur};
 use engine::{EngineError, ModelCard};
+use policies::batch::BatchLoad;
 use policies::placement::WorkerInfo;
 use policies::time::{Span, Time};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use ractor_cluster::RactorMessage;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
+use crate::card::{self, Described};
 use crate::clock;
-use crate::doors::{ControllerMsg, Doors, GatewayMsg, WorkerMsg, WorkerStats};
+use crate::doors::{Doors, WorkerMsg, WorkerStats};
+use crate::membership::MembershipMsg;
 use crate::supervise::{Backoff, TaskKind, spawn};
 use crate::worker::load::{Executor, Loaded};
 use crate::worker::scheduler::{Scheduler, SchedulerArgs, SchedulerMsg};
@@ -70,17 +75,17 @@ pub struct WorkerArgs {
 pub struct Worker;
 
 /// Messages of the worker actor: the door's and its own.
-#[derive(Debug)]
+#[derive(Debug, RactorMessage)]
 pub enum Msg {
     /// From another role.
     Door(WorkerMsg),
     /// The loader has ended.
-    Loaded(Box<Result<Loaded, EngineError>>),
+    Loaded(Box<Result<(Loaded, Described), EngineError>>),
     /// Time to try again.
     Reload,
     /// Time to look at the step under way.
     Watch,
-    /// The controller is new and knows nobody.
+    /// The membership is new and knows nobody.
     Announce,
 }
 
@@ -119,6 +124,7 @@ struct Serving {
     child: ActorRef<SchedulerMsg>,
     info: WorkerInfo,
     card: Arc<ModelCard>,
+    described: Described,
     age: load::StepAge,
 }
 
@@ -197,7 +203,12 @@ impl WorkerState {
     fn start_loading(&self, myself: &ActorRef<Msg>) {
         let (config, worker) = (self.args.config.clone(), myself.clone());
         spawn(TaskKind::Role, "load-model", async move {
-            let loading = tokio::task::spawn_blocking(move || load::load(&config)).await;
+            let work = move || {
+                let loaded = load::load(&config)?;
+                let described = card::describe(&loaded.card).map_err(|e| EngineError::Load(e.to_string()))?;
+                Ok((loaded, described))
+            };
+            let loading = tokio::task::spawn_blocking(work).await;
             let result = loading
                 .unwrap_or_else(|e| Err(EngineError::Load(format!("loading the model panicked: {e}"))));
             // A worker that has stopped meanwhile needs no model.
@@ -208,9 +219,9 @@ impl WorkerState {
     async fn loaded(
         &mut self,
         myself: &ActorRef<Msg>,
-        result: Result<Loaded, EngineError>,
+        result: Result<(Loaded, Described), EngineError>,
     ) -> Result<(), ActorProcessingErr> {
-        let Loaded { executor, card, batch, max_requests } = match result {
+        let (Loaded { executor, card, batch, max_requests }, described) = match result {
             Ok(loaded) => loaded,
             Err(e) if !self.was_ready => {
                 error!(error = %e, "the model cannot be served");
@@ -240,7 +251,8 @@ impl WorkerState {
                 (Actor::spawn_linked(None, Whole, args, myself.get_cell()).await?.0, load::StepAge::default())
             }
         };
-        self.serving = Some(Serving { child, info, card, age });
+        self.args.doors.add_card(described.hash, card.clone());
+        self.serving = Some(Serving { child, info, card, described, age });
         self.was_ready = true;
         self.args.doors.add_worker(self.id.clone(), myself.get_derived());
         self.set_health(if self.draining { WorkerHealth::Draining } else { WorkerHealth::Ready });
@@ -248,12 +260,20 @@ impl WorkerState {
         Ok(())
     }
 
+    /// Tells the node, and through it all others, what this worker offers; nothing while it cannot serve.
     fn announce(&self) {
-        let Some(serving) = &self.serving else { return };
-        if !self.draining {
-            let (info, card) = (serving.info.clone(), serving.card.clone());
-            self.args.doors.to_controller(ControllerMsg::WorkerJoined { info, card });
-        }
+        let stalled = matches!(*self.args.health.borrow(), WorkerHealth::Stalled(_));
+        let ad = self.serving.as_ref().filter(|_| !stalled).map(|serving| WorkerAd {
+            info: serving.info.clone(),
+            draining: self.draining,
+            load: BatchLoad::default(),
+            models: vec![ModelAd {
+                name: serving.card.name.as_str().into(),
+                descriptor: serving.described.hash,
+                bytes: serving.described.bytes.len() as u64,
+            }],
+        });
+        self.args.doors.to_membership(MembershipMsg::Worker(ad));
     }
 
     fn door(&mut self, message: WorkerMsg) {
@@ -261,7 +281,7 @@ impl WorkerState {
             WorkerMsg::Drain => {
                 self.draining = true;
                 self.set_health(WorkerHealth::Draining);
-                self.args.doors.to_controller(ControllerMsg::WorkerDraining(self.id.clone()));
+                self.announce();
                 self.forward(SchedulerMsg::Drain);
             }
             WorkerMsg::Observe(reply) => {
@@ -282,19 +302,19 @@ impl WorkerState {
                     }
                 }
             }
-            WorkerMsg::Submit { gateway, spec } => match &self.serving {
-                Some(serving) => {
-                    // If the scheduler has died, its supervision event is on its way and reports all requests lost.
-                    let _ = serving.child.cast(SchedulerMsg::Submit { gateway, spec });
-                }
-                None => {
-                    self.args.doors.to_gateway(&gateway, GatewayMsg::WorkerLost(self.id.clone()));
-                }
-            },
-            WorkerMsg::Cancel { request, attempt } => self.forward(SchedulerMsg::Cancel { request, attempt }),
-            WorkerMsg::CancelChoice { request, attempt, choice } => {
-                self.forward(SchedulerMsg::CancelChoice { request, attempt, choice });
+            WorkerMsg::Wire(ToWorker::DescribeModel { gateway, descriptor }) => {
+                self.send_description(&gateway, &descriptor);
             }
+            // Placed on a life of this worker that is over, or on one whose engine is being loaded again.
+            WorkerMsg::Wire(ToWorker::Submit { to, gateway, .. })
+                if to != self.id || self.serving.is_none() =>
+            {
+                self.args.doors.to_gateway(&gateway, ToGateway::WorkerLost(to));
+            }
+            // If the scheduler has died, its supervision event is on its way and reports all requests lost.
+            WorkerMsg::Wire(message) => self.forward(SchedulerMsg::Wire(message)),
+            WorkerMsg::GatewayLeft(gateway) => self.forward(SchedulerMsg::GatewayLeft(gateway)),
+            WorkerMsg::Renew => self.renew(),
         }
     }
 
@@ -304,12 +324,42 @@ impl WorkerState {
         }
     }
 
-    /// Takes the worker out of placement and tells the gateways that what it ran is lost.
+    /// Sends a gateway what it needs to speak to the model. One that asks for another model has an old view.
+    fn send_description(&self, gateway: &NodeId, descriptor: &[u8; 32]) {
+        let Some(serving) = self.serving.as_ref().filter(|s| s.described.hash == *descriptor) else { return };
+        let parts = card::parts(&serving.described.bytes);
+        let count = parts.len() as u32;
+        for (part, bytes) in parts.enumerate() {
+            let message = ToGateway::ModelPart {
+                descriptor: *descriptor,
+                part: part as u32,
+                parts: count,
+                bytes: bytes.to_vec(),
+            };
+            if !self.args.doors.to_gateway(gateway, message) {
+                return;
+            }
+        }
+    }
+
+    /// Takes a new name for a new life, after the others have given up the old one. The engine and its cached pages
+    /// stay.
+    fn renew(&mut self) {
+        let Some(serving) = &mut self.serving else { return };
+        let former = self.id.clone();
+        self.id.incarnation = next_incarnation();
+        serving.info.id = self.id.clone();
+        let _ = serving.child.cast(SchedulerMsg::Rename(self.id.clone()));
+        self.args.doors.rename_worker(&former, self.id.clone());
+        info!(%former, now = %self.id, "the worker goes on as a new one");
+        self.announce();
+    }
+
+    /// Takes the worker out of placement; all nodes hear that what it ran is lost.
     fn withdraw(&mut self) {
         if self.serving.take().is_some() {
             self.args.doors.remove_worker(&self.id);
-            self.args.doors.to_controller(ControllerMsg::WorkerLeft(self.id.clone()));
-            self.args.doors.to_gateways(|| GatewayMsg::WorkerLost(self.id.clone()));
+            self.announce();
         }
     }
 
@@ -341,9 +391,7 @@ impl WorkerState {
             warn!(age = %age, limit = %limit, "the engine's step does not end");
             self.set_health(WorkerHealth::Stalled(self.args.config.engine.stall_after));
             // Nobody can stop the engine's thread, but its clients need not wait for it.
-            let id = self.id.clone();
-            self.args.doors.to_controller(ControllerMsg::WorkerLeft(id.clone()));
-            self.args.doors.to_gateways(|| GatewayMsg::WorkerLost(id.clone()));
+            self.announce();
         } else if stalled {
             info!("the engine answers again");
             self.set_health(if self.draining { WorkerHealth::Draining } else { WorkerHealth::Ready });

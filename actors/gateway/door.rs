@@ -1,25 +1,29 @@
 //! The gateway's door, and the root that restarts it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use cluster::wire::ToGateway;
 use config::ids::RequestId;
 use engine::ModelCard;
 use policies::batch::BatchEffect;
 use policies::placement::PlacementEffect;
 use policies::session::Failure;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use ractor_cluster::RactorMessage;
 
-use crate::doors::{ControllerMsg, GatewayMsg, GatewayStats};
+use crate::doors::{GatewayMsg, GatewayStats};
+use crate::membership::MembershipMsg;
 use crate::supervise::{Backoff, TaskKind, spawn};
 
 use super::Shared;
 use super::error::outcome;
+use super::fetch::Fetches;
 use super::session::SessionMsg;
 
 /// What the root takes.
-#[derive(Debug)]
+#[derive(Debug, RactorMessage)]
 pub(crate) enum RootMsg {
     /// Start the door again.
     Restart,
@@ -67,8 +71,8 @@ impl Actor for Root {
                 // Once more, for one that entered the directory while it was being stopped.
                 state.bury_sessions();
                 open(&state.shared, &myself).await?;
-                // The controller answers with the models that are ready, in case the old door missed one.
-                state.shared.doors.to_controller(ControllerMsg::GatewayJoined(state.shared.node.clone()));
+                // The new door has not heard which models are offered.
+                state.shared.doors.to_membership(MembershipMsg::Reintroduce);
                 Ok(())
             }
         }
@@ -83,7 +87,7 @@ impl Actor for Root {
         let why = match event {
             SupervisionEvent::ActorFailed(_, why) => why.to_string(),
             SupervisionEvent::ActorTerminated(_, _, why) => why.unwrap_or_else(|| "stopped".into()),
-            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => return Ok(()),
+            _ => return Ok(()),
         };
         let delay = state.backoff.next_delay(std::time::Instant::now());
         tracing::error!(why, delay_ms = delay.as_millis() as u64, "the gateway's door ended; restarting it");
@@ -114,33 +118,41 @@ async fn open(shared: &Arc<Shared>, root: &ActorRef<RootMsg>) -> Result<(), Acto
 #[derive(Debug)]
 pub(crate) struct Door;
 
+/// The door's state.
+#[derive(Debug)]
+pub(crate) struct DoorState {
+    shared: Arc<Shared>,
+    fetches: Fetches,
+}
+
 impl Actor for Door {
     type Msg = GatewayMsg;
-    type State = Arc<Shared>;
+    type State = DoorState;
     type Arguments = Arc<Shared>;
 
     async fn pre_start(
         &self,
         _myself: ActorRef<GatewayMsg>,
         shared: Arc<Shared>,
-    ) -> Result<Arc<Shared>, ActorProcessingErr> {
-        Ok(shared)
+    ) -> Result<DoorState, ActorProcessingErr> {
+        Ok(DoorState { shared, fetches: Fetches::default() })
     }
 
     async fn handle(
         &self,
         _myself: ActorRef<GatewayMsg>,
         message: GatewayMsg,
-        shared: &mut Arc<Shared>,
+        state: &mut DoorState,
     ) -> Result<(), ActorProcessingErr> {
+        let DoorState { shared, fetches } = state;
         match message {
-            GatewayMsg::Placement(effect) => {
+            GatewayMsg::Wire(ToGateway::Placement(effect)) => {
                 shared.sessions.send(placed_request(&effect), SessionMsg::Placement(effect));
             }
-            GatewayMsg::Admission { worker, request, attempt, result } => {
+            GatewayMsg::Wire(ToGateway::Admission { worker, request, attempt, result }) => {
                 shared.sessions.send(request, SessionMsg::Admission { worker, attempt, result });
             }
-            GatewayMsg::Step { worker: _, events } => {
+            GatewayMsg::Wire(ToGateway::Step { worker: _, events }) => {
                 let mut by_request: BTreeMap<RequestId, Vec<BatchEffect>> = BTreeMap::new();
                 for event in events {
                     by_request.entry(event_request(&event)).or_default().push(event);
@@ -149,8 +161,29 @@ impl Actor for Door {
                     shared.sessions.send(request, SessionMsg::Events(events));
                 }
             }
-            GatewayMsg::WorkerLost(worker) => {
+            GatewayMsg::Wire(ToGateway::WorkerLost(worker)) => {
                 shared.sessions.broadcast(|| SessionMsg::WorkerLost(worker.clone()));
+            }
+            GatewayMsg::Wire(ToGateway::ModelPart { descriptor, part, parts, bytes }) => {
+                if let Some(card) = fetches.part(&descriptor, part, parts, bytes) {
+                    shared.doors.add_card(descriptor, Arc::clone(&card));
+                    model_ready(shared, card);
+                }
+            }
+            GatewayMsg::Wire(ToGateway::ControllerStarted(_)) | GatewayMsg::ControllerChanged => {
+                shared.sessions.broadcast(|| SessionMsg::AskAgain);
+            }
+            GatewayMsg::Offers(offers) => {
+                let offered: BTreeSet<&str> = offers.iter().map(|o| o.model.name.as_str()).collect();
+                for name in shared.models.ready_names() {
+                    if !offered.contains(name.as_str()) {
+                        tracing::warn!(model = name, "no worker serves the model any more");
+                        shared.models.gone(&name);
+                    }
+                }
+                for card in fetches.offered(&offers, &shared.doors, &shared.node) {
+                    model_ready(shared, card);
+                }
             }
             GatewayMsg::ModelReady(card) => model_ready(shared, card),
             GatewayMsg::ModelGone(name) => {
@@ -175,14 +208,14 @@ impl Actor for Door {
         &self,
         _myself: ActorRef<GatewayMsg>,
         event: SupervisionEvent,
-        shared: &mut Arc<Shared>,
+        DoorState { shared, .. }: &mut DoorState,
     ) -> Result<(), ActorProcessingErr> {
         let (cell, why) = match event {
             SupervisionEvent::ActorFailed(cell, why) => (cell, why.to_string()),
             SupervisionEvent::ActorTerminated(cell, _, why) => {
                 (cell, why.unwrap_or_else(|| "stopped".into()))
             }
-            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => return Ok(()),
+            _ => return Ok(()),
         };
         // A session that ended properly is in the directory no more.
         let failure = Failure::Engine("its session failed".into());

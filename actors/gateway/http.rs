@@ -30,7 +30,8 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_REQUEST_ID: usize = 128;
 
 /// Paths that are counted by name; others are counted together, since a label has to have few values.
-const PATHS: [&str; 12] = [
+const PATHS: [&str; 13] = [
+    "/v1/cluster",
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/models",
@@ -74,6 +75,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/ready", get(health::readiness))
         .route("/liveness", get(health::liveness))
         .route("/metrics", get(health::metrics))
+        .route("/v1/cluster", get(health::cluster))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(CatchPanicLayer::custom(panicked))

@@ -71,6 +71,12 @@ impl Models {
         Ok(())
     }
 
+    /// The models that a worker is ready for.
+    pub(crate) fn ready_names(&self) -> Vec<String> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.iter().filter(|(_, entry)| entry.ready).map(|(name, _)| name.clone()).collect()
+    }
+
     /// No worker serves the model any more. It stays known: asking for it is answered 503 rather than 404.
     pub(crate) fn gone(&self, name: &str) {
         if let Some(entry) = self.known.write().unwrap_or_else(PoisonError::into_inner).get_mut(name) {

@@ -2,13 +2,15 @@
 //! tokens into text and hands both to the HTTP side.
 //!
 //! The way out is a channel that has room for all that the request can produce, so that a session never waits for a
-//! client: a stalled one stops only itself. Dropping the [`SessionStream`] is how a client leaves.
+//! client. A client that stops reading stops its own generation and nobody else's: what it has taken is what grants the
+//! worker more (`gateway.stream-credit`). Dropping the [`SessionStream`] is how a client leaves.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use cluster::wire::{ToController, ToWorker};
 use config::ids::{Attempt, WorkerId};
 use engine::text::{StopSet, TextModel};
 use futures_util::Stream;
@@ -19,11 +21,12 @@ use policies::request::{Finish, Logprobs, RequestSpec};
 use policies::session::{Failure, Phase, Session, SessionConfig, SessionEffect};
 use policies::time::{Span, Time};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr};
+use ractor_cluster::RactorMessage;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use crate::clock;
-use crate::doors::{ControllerMsg, WorkerMsg};
+use crate::doors::GatewayMsg;
 
 use super::Shared;
 use super::assemble::{Assembler, ScoredToken};
@@ -55,10 +58,19 @@ pub(crate) enum SessionOut {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Delta {
     pub(crate) choice: u32,
+    /// Tokens of the choice so far, this one included.
+    pub(crate) total: u32,
     pub(crate) text: String,
     /// Where asked for.
     pub(crate) tokens: Vec<ScoredToken>,
     pub(crate) finish: Option<Finish>,
+}
+
+impl Delta {
+    /// Nothing to show: the token's text is held back, or it has none.
+    const fn is_silent(&self) -> bool {
+        self.text.is_empty() && self.tokens.is_empty() && self.finish.is_none()
+    }
 }
 
 /// Tokens of one request, for `usage`.
@@ -70,7 +82,7 @@ pub(crate) struct SessionUsage {
 }
 
 /// What a session takes.
-#[derive(Debug)]
+#[derive(Debug, RactorMessage)]
 pub(crate) enum SessionMsg {
     /// Ask for a place.
     Start,
@@ -82,6 +94,10 @@ pub(crate) enum SessionMsg {
     Events(Vec<BatchEffect>),
     /// A worker is gone.
     WorkerLost(WorkerId),
+    /// Another controller answers now.
+    AskAgain,
+    /// The client has taken the first `total` tokens of a choice.
+    Taken { choice: u32, total: u32 },
     /// The client is gone.
     ClientGone,
     /// End with this failure.
@@ -111,12 +127,13 @@ pub(crate) struct SessionArgs {
 /// When the supervisor has stopped.
 pub(crate) async fn start(
     args: SessionArgs,
-    supervisor: &ActorRef<crate::doors::GatewayMsg>,
+    supervisor: &ActorRef<GatewayMsg>,
 ) -> Result<SessionStream, SpawnErr> {
     let (out, rx) = mpsc::channel(room(&args.spec));
+    let (credit, told) = (args.spec.credit, vec![0; args.spec.choices()]);
     let track = Arc::new(Track { request: args.spec.id, held: Default::default(), out });
     let (actor, _) = Actor::spawn_linked(None, SessionActor, (args, track), supervisor.get_cell()).await?;
-    let stream = SessionStream { rx, actor, done: false };
+    let stream = SessionStream { rx, actor, done: false, step: credit.div_ceil(2).max(1), told };
     // A session that has died already has said so on its channel.
     let _ = stream.actor.cast(SessionMsg::Start);
     Ok(stream)
@@ -136,6 +153,23 @@ pub(crate) struct SessionStream {
     rx: mpsc::Receiver<SessionOut>,
     actor: ActorRef<SessionMsg>,
     done: bool,
+    /// The session is told of this many tokens at a time.
+    step: u32,
+    /// What it was told last, by choice.
+    told: Vec<u32>,
+}
+
+impl SessionStream {
+    /// The client takes a delta: every so often the session hears of it.
+    fn take(&mut self, delta: &Delta) {
+        if let Some(told) = self.told.get_mut(delta.choice as usize)
+            && delta.total.saturating_sub(*told) >= self.step
+        {
+            *told = delta.total;
+            // One that has ended has nothing left to grant.
+            let _ = self.actor.cast(SessionMsg::Taken { choice: delta.choice, total: delta.total });
+        }
+    }
 }
 
 impl Stream for SessionStream {
@@ -147,7 +181,14 @@ impl Stream for SessionStream {
         }
         // Closed without a last message: the session was killed.
         let lost = || SessionOut::Failed(Failure::Engine("its session was stopped".into()));
-        let out = ready!(self.rx.poll_recv(cx)).unwrap_or_else(lost);
+        let out = loop {
+            let out = ready!(self.rx.poll_recv(cx)).unwrap_or_else(lost);
+            let SessionOut::Delta(delta) = &out else { break out };
+            self.take(delta);
+            if !delta.is_silent() {
+                break out;
+            }
+        };
         self.done = matches!(out, SessionOut::Finished(_) | SessionOut::Failed(_));
         Poll::Ready(Some(out))
     }
@@ -291,6 +332,8 @@ impl SessionState {
                 }
             }
             SessionMsg::WorkerLost(worker) => self.core.worker_lost(now, &worker, &mut fx),
+            SessionMsg::AskAgain => self.core.ask_again(now, &mut fx),
+            SessionMsg::Taken { choice, total } => self.core.consumed(now, choice, total, &mut fx),
             SessionMsg::ClientGone => self.core.cancel(now, &mut fx),
             SessionMsg::Abort(failure) => {
                 self.abort = Some(failure);
@@ -347,30 +390,47 @@ impl SessionState {
         let doors = &self.shared.doors;
         match effect {
             SessionEffect::Place(request) => {
-                let (attempt, model) = (request.attempt, request.model.clone());
-                self.track.update(|held| (held.attempt, held.booked) = (attempt, true));
-                if !doors.to_controller(ControllerMsg::Place { gateway: self.shared.node.clone(), request }) {
-                    self.track.update(|held| held.booked = false);
+                let (id, attempt, model) = (request.request, request.attempt, request.model.clone());
+                let placer = doors.place(ToController::Place { gateway: self.shared.node.clone(), request });
+                if placer.is_none() {
                     self.core.rejected(now, attempt, Rejection::NoWorker(model), more);
+                }
+                let asked_before = self.track.update(|held| {
+                    held.attempt = attempt;
+                    std::mem::replace(&mut held.booked, placer.clone())
+                });
+                // Only after a change of controllers: the former one may live and have booked.
+                if let Some(former) = asked_before.filter(|former| Some(former) != placer.as_ref()) {
+                    doors.to_placer(&former, ToController::Release { request: id, attempt });
                 }
             }
             SessionEffect::Submit { worker, spec } => {
                 self.track.update(|held| held.worker = Some(worker.clone()));
-                if !doors.to_worker(&worker, WorkerMsg::Submit { gateway: self.shared.node.clone(), spec }) {
+                let submit =
+                    ToWorker::Submit { to: worker.clone(), gateway: self.shared.node.clone(), spec };
+                if !doors.to_worker(&worker, submit) {
                     self.core.worker_lost(now, &worker, more);
                 }
             }
             SessionEffect::Deliver(event) => self.deliver(event, now, more),
             SessionEffect::DeliverPrompt { first, tokens } => self.send(SessionOut::Prompt { first, tokens }),
             SessionEffect::CancelAt { worker, request, attempt } => {
-                doors.to_worker(&worker, WorkerMsg::Cancel { request, attempt });
+                doors.to_worker(&worker, ToWorker::Cancel { request, attempt });
             }
             SessionEffect::CancelChoice { worker, request, attempt, choice } => {
-                doors.to_worker(&worker, WorkerMsg::CancelChoice { request, attempt, choice });
+                doors.to_worker(&worker, ToWorker::CancelChoice { request, attempt, choice });
+            }
+            SessionEffect::Grant { worker, request, attempt, choice, upto } => {
+                doors.to_worker(&worker, ToWorker::Grant { request, attempt, choice, upto });
             }
             SessionEffect::Release { request, attempt } => {
-                doors.to_controller(ControllerMsg::Release { request, attempt });
-                self.track.update(|held| (held.booked, held.worker) = (false, None));
+                let placer = self.track.update(|held| {
+                    held.worker = None;
+                    held.booked.take()
+                });
+                if let Some(placer) = placer {
+                    doors.to_placer(&placer, ToController::Release { request, attempt });
+                }
             }
             SessionEffect::Finished => {
                 self.timing.end(now, "success");
@@ -395,17 +455,18 @@ impl SessionState {
         let Some(assembler) = self.choices.get_mut(choice as usize) else { return };
         if self.discard_output {
             let finish = Some(Finish::Length);
-            return self.send(SessionOut::Delta(Delta { choice, finish, ..Delta::default() }));
+            let total = event.index + 1;
+            return self.send(SessionOut::Delta(Delta { choice, total, finish, ..Delta::default() }));
         }
+        let total = event.index + 1;
         self.timing.token(now, choice as usize);
         let piece = assembler.push(event.token, event.logprobs, event.finish);
         if piece.finish == Some(Finish::StopString) {
             self.core.stop_choice(now, choice, more);
         }
-        if !piece.text.is_empty() || !piece.tokens.is_empty() || piece.finish.is_some() {
-            let (text, tokens, finish) = (piece.text, piece.tokens, piece.finish);
-            self.send(SessionOut::Delta(Delta { choice, text, tokens, finish }));
-        }
+        let (text, tokens, finish) = (piece.text, piece.tokens, piece.finish);
+        // Also where there is nothing to show: that the client has come this far is news for the worker.
+        self.send(SessionOut::Delta(Delta { choice, total, text, tokens, finish }));
     }
 
     fn usage(&self) -> SessionUsage {

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use cluster::wire::{ToController, ToWorker};
 use config::ids::{Attempt, RequestId, WorkerId};
 use policies::session::Failure;
 use ractor::{ActorId, ActorRef};
 use tokio::sync::mpsc;
 
-use crate::doors::{ControllerMsg, Doors, WorkerMsg};
+use crate::doors::{Doors, Placer};
 
 use super::session::{SessionMsg, SessionOut};
 
@@ -16,8 +17,8 @@ use super::session::{SessionMsg, SessionOut};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held {
     pub(crate) attempt: Attempt,
-    /// A place was asked for and not released.
-    pub(crate) booked: bool,
+    /// Whom a place was asked of that is not released.
+    pub(crate) booked: Option<Placer>,
     /// The worker that may be at it.
     pub(crate) worker: Option<WorkerId>,
 }
@@ -31,8 +32,8 @@ pub(crate) struct Track {
 }
 
 impl Track {
-    pub(crate) fn update(&self, change: impl FnOnce(&mut Held)) {
-        change(&mut self.held.lock().unwrap_or_else(PoisonError::into_inner));
+    pub(crate) fn update<T>(&self, change: impl FnOnce(&mut Held) -> T) -> T {
+        change(&mut self.held.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Gives back what the session held and tells its client: for a session that cannot do so itself.
@@ -40,10 +41,10 @@ impl Track {
         let held = std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
         let (request, attempt) = (self.request, held.attempt);
         if let Some(worker) = held.worker {
-            doors.to_worker(&worker, WorkerMsg::Cancel { request, attempt });
+            doors.to_worker(&worker, ToWorker::Cancel { request, attempt });
         }
-        if held.booked {
-            doors.to_controller(ControllerMsg::Release { request, attempt });
+        if let Some(placer) = held.booked {
+            doors.to_placer(&placer, ToController::Release { request, attempt });
         }
         // A client that is gone needs no news, and the channel keeps a place for the last message.
         let _ = self.out.try_send(SessionOut::Failed(failure));
@@ -54,11 +55,17 @@ impl Track {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     live: Mutex<Live>,
+    /// Where other nodes' status reads how many there are.
+    doors: Doors,
 }
 
 type Live = BTreeMap<RequestId, (ActorRef<SessionMsg>, Arc<Track>)>;
 
 impl Sessions {
+    pub(crate) fn new(doors: Doors) -> Self {
+        Self { live: Mutex::default(), doors }
+    }
+
     pub(crate) fn insert(&self, actor: ActorRef<SessionMsg>, track: Arc<Track>) {
         self.with(|live| live.insert(track.request, (actor, track)));
     }
@@ -118,6 +125,7 @@ impl Sessions {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         let out = f(&mut live);
         metrics::gauge!(crate::metrics::SESSIONS).set(live.len() as f64);
+        self.doors.set_sessions(live.len());
         out
     }
 }

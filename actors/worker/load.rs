@@ -88,7 +88,11 @@ pub fn load(config: &Config) -> Result<Loaded, EngineError> {
 
 fn fake(config: &Config) -> Loaded {
     let window = config.model.max_context.map_or(FAKE_WINDOW, saturating);
-    let card = fake_card(config.model.name.as_deref().unwrap_or("fake"), window);
+    let card = fake_card(
+        config.model.name.as_deref().unwrap_or("fake"),
+        window,
+        saturating(config.engine.page_tokens),
+    );
     steps(config, Box::new(FakeEngine::new(FakeOptions::from_config(&config.engine))), card)
 }
 

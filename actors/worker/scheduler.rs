@@ -6,18 +6,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use cluster::wire::{ToController, ToGateway, ToWorker};
 use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use engine::host::{EngineHost, StepReport};
 use engine::{Engine, EngineError};
 use policies::batch::{Batch, BatchConfig, BatchEffect, BatchLoad};
 use policies::invariant;
-use policies::request::RequestSpec;
 use policies::time::{Span, Time};
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use ractor_cluster::RactorMessage;
 use tracing::{debug, error, info};
 
 use crate::clock;
-use crate::doors::{ControllerMsg, Doors, GatewayMsg, WorkerStats};
+use crate::doors::{Doors, WorkerStats};
+use crate::membership::MembershipMsg;
 use crate::worker::load::StepAge;
 
 /// The controller hears about load at most this often, except when the worker falls idle.
@@ -45,31 +47,14 @@ pub struct SchedulerArgs {
 }
 
 /// What a scheduler takes, from its worker and from its engine.
-#[derive(Debug)]
+#[derive(Debug, RactorMessage)]
 pub enum SchedulerMsg {
-    /// Run a request.
-    Submit {
-        /// Who asks.
-        gateway: NodeId,
-        /// What.
-        spec: Box<RequestSpec>,
-    },
-    /// Stop an attempt.
-    Cancel {
-        /// The request.
-        request: RequestId,
-        /// Its attempt.
-        attempt: Attempt,
-    },
-    /// Stop one choice.
-    CancelChoice {
-        /// The request.
-        request: RequestId,
-        /// Its attempt.
-        attempt: Attempt,
-        /// The choice.
-        choice: u32,
-    },
+    /// From a gateway.
+    Wire(ToWorker),
+    /// A gateway is gone: its requests are cancelled.
+    GatewayLeft(NodeId),
+    /// The worker goes on under this name.
+    Rename(WorkerId),
     /// The engine has ended a step.
     Step(StepReport),
     /// The whole mistral.rs engine produced events ([`super::whole`] alone).
@@ -151,19 +136,31 @@ impl SchedulerState {
         let now = clock::now();
         let mut effects = Vec::new();
         match message {
-            SchedulerMsg::Submit { gateway, spec } => {
+            SchedulerMsg::Wire(ToWorker::Submit { to: _, gateway, spec }) => {
                 let (request, attempt) = (spec.id, spec.attempt);
                 let result = self.core.submit(now, *spec);
                 debug!(request = %request, attempt = %attempt, ?result, "submitted");
                 self.outbox.admitted(&gateway, request, attempt, result);
             }
-            SchedulerMsg::Cancel { request, attempt } => {
+            SchedulerMsg::Wire(ToWorker::Cancel { request, attempt }) => {
                 self.core.cancel(now, request, attempt);
                 self.outbox.forget(request, attempt);
             }
-            SchedulerMsg::CancelChoice { request, attempt, choice } => {
+            SchedulerMsg::Wire(ToWorker::CancelChoice { request, attempt, choice }) => {
                 self.core.cancel_choice(now, request, attempt, choice);
             }
+            SchedulerMsg::Wire(ToWorker::Grant { request, attempt, choice, upto }) => {
+                self.core.grant(now, request, attempt, choice, upto);
+            }
+            // The worker describes its model itself.
+            SchedulerMsg::Wire(ToWorker::DescribeModel { .. }) => {}
+            SchedulerMsg::GatewayLeft(gateway) => {
+                for (request, attempt) in self.outbox.forget_gateway(&gateway) {
+                    debug!(%request, %attempt, %gateway, "cancelled: its gateway is gone");
+                    self.core.cancel(now, request, attempt);
+                }
+            }
+            SchedulerMsg::Rename(worker) => self.outbox.rename(worker),
             SchedulerMsg::Step(StepReport { step, result }) => {
                 self.age.clear();
                 match result {
@@ -248,7 +245,7 @@ impl Outbox {
             self.owners.insert(request, (attempt, gateway.clone()));
         }
         let worker = self.worker.clone();
-        self.doors.to_gateway(gateway, GatewayMsg::Admission { worker, request, attempt, result });
+        self.doors.to_gateway(gateway, ToGateway::Admission { worker, request, attempt, result });
     }
 
     /// The attempt was cancelled; later events of it go nowhere.
@@ -256,6 +253,20 @@ impl Outbox {
         if self.owners.get(&request).is_some_and(|(owned, _)| *owned == attempt) {
             self.owners.remove(&request);
         }
+    }
+
+    /// A gateway is gone: gives back what it had here.
+    pub fn forget_gateway(&mut self, gateway: &NodeId) -> Vec<(RequestId, Attempt)> {
+        let theirs = |owned: &(Attempt, NodeId)| owned.1 == *gateway;
+        let gone: Vec<_> =
+            self.owners.iter().filter(|(_, owned)| theirs(owned)).map(|(request, owned)| (*request, owned.0)).collect();
+        self.owners.retain(|_, owned| !theirs(owned));
+        gone
+    }
+
+    /// The worker goes on under this name.
+    pub fn rename(&mut self, worker: WorkerId) {
+        self.worker = worker;
     }
 
     /// Sends the events of a step: one message a gateway, in order.
@@ -283,11 +294,11 @@ impl Outbox {
             }
         }
         for (gateway, events) in by_gateway {
-            self.doors.to_gateway(&gateway, GatewayMsg::Step { worker: self.worker.clone(), events });
+            self.doors.to_gateway(&gateway, ToGateway::Step { worker: self.worker.clone(), events });
         }
     }
 
-    /// Tells the controller and the metrics about the load, if it has changed and not too often.
+    /// Tells the controllers, the node and the metrics about the load, if it has changed and not too often.
     pub fn report(&mut self, now: Time, load: BatchLoad) {
         let (at, last) = self.reported;
         let idle = load.running == 0 && load.waiting == 0;
@@ -296,7 +307,9 @@ impl Outbox {
         }
         self.reported = (now, load);
         record(&last, &load);
-        self.doors.to_controller(ControllerMsg::WorkerLoad { worker: self.worker.clone(), load });
+        let worker = self.worker.clone();
+        self.doors.to_membership(MembershipMsg::Load(worker.clone(), load));
+        self.doors.to_controllers(&ToController::WorkerLoad { worker, load });
     }
 }
 

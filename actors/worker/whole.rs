@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use cluster::wire::ToWorker;
 use config::ids::WorkerId;
 use engine::whole::WholeEngine;
 use policies::batch::BatchEffect;
@@ -61,7 +62,7 @@ impl Actor for Whole {
         state: &mut WholeState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            SchedulerMsg::Submit { gateway, spec } => {
+            SchedulerMsg::Wire(ToWorker::Submit { to: _, gateway, spec }) => {
                 let (request, attempt) = (spec.id, spec.attempt);
                 let result = if state.draining {
                     Err(policies::batch::Refusal::Draining)
@@ -75,13 +76,21 @@ impl Actor for Whole {
                 debug!(request = %request, attempt = %attempt, ?result, "submitted");
                 state.outbox.admitted(&gateway, request, attempt, result);
             }
-            SchedulerMsg::Cancel { request, attempt } => {
+            SchedulerMsg::Wire(ToWorker::Cancel { request, attempt }) => {
                 state.engine.cancel(request, attempt);
                 state.outbox.forget(request, attempt);
             }
-            SchedulerMsg::CancelChoice { request, attempt, choice } => {
+            SchedulerMsg::Wire(ToWorker::CancelChoice { request, attempt, choice }) => {
                 state.engine.cancel_choice(SeqKey { request, attempt, choice });
             }
+            // The engine generates at its own pace, and a session has room for all of it; the worker describes its model.
+            SchedulerMsg::Wire(ToWorker::Grant { .. } | ToWorker::DescribeModel { .. }) => {}
+            SchedulerMsg::GatewayLeft(gateway) => {
+                for (request, attempt) in state.outbox.forget_gateway(&gateway) {
+                    state.engine.cancel(request, attempt);
+                }
+            }
+            SchedulerMsg::Rename(worker) => state.outbox.rename(worker),
             SchedulerMsg::Events(events) => state.outbox.send(events),
             SchedulerMsg::Drain => state.draining = true,
             // Only the scheduler has a host that reports steps.

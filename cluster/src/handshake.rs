@@ -39,8 +39,8 @@ mod tests;
 /// Time that a [`Gate`] may take to judge a peer.
 pub const JUDGE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a peer may take for its judging before this end gives up: its limit and a way there and back.
-const PEER_JUDGES: Duration = Duration::from_secs(12);
+/// What is waited for a peer's judging on top of its limit: a way there and back.
+const ON_TOP: Duration = Duration::from_secs(2);
 
 /// Why a node turns another away. Travels, so that both ends can say it; "ours" is always the side that shows it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -150,6 +150,8 @@ pub(crate) struct Terms {
     pub(crate) versions: RangeInclusive<u16>,
     /// Who decides.
     pub(crate) gate: Arc<dyn Gate>,
+    /// Time for that, here and at the peer: [`JUDGE_LIMIT`].
+    pub(crate) judge_limit: Duration,
 }
 
 /// The purpose of [`Terms::key`].
@@ -222,7 +224,7 @@ pub(crate) async fn dial<S: AsyncRead + AsyncWrite + Unpin>(
     let proof = prove(&terms.key, b"dial", &nonce, &theirs, &[&hello]);
     budget.run(Duration::ZERO, write(stream, &Frame::Proof { proof }.encode())).await?;
 
-    let (version, peer, proof, said) = match next(stream, budget, PEER_JUDGES, None).await? {
+    let (version, peer, proof, said) = match next(stream, budget, terms.judge_limit + ON_TOP, None).await? {
         (Frame::Welcome { version, me, proof }, bytes) => (version, me, proof, bytes),
         (other, _) => return Err(out_of_turn(stream, budget, &other).await),
     };
@@ -296,7 +298,7 @@ pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
         prove(&terms.key, b"accept", &theirs, &nonce, &[&hello, said])
     });
     budget.run(Duration::ZERO, write(stream, &welcome)).await?;
-    match next(stream, budget, PEER_JUDGES, Some(&name)).await? {
+    match next(stream, budget, terms.judge_limit + ON_TOP, Some(&name)).await? {
         (Frame::Done, _) => Ok(peer.agreed()),
         (other, _) => Err(out_of_turn(stream, budget, &other).await),
     }
@@ -319,7 +321,9 @@ async fn judge(terms: &Terms, peer: &Introduction, ours: Option<u32>, inbound: b
     {
         return Err(Refusal::PageTokens { ours, theirs });
     }
-    match tokio::time::timeout(JUDGE_LIMIT, terms.gate.judge(&peer.member, peer.page_tokens, inbound)).await {
+    match tokio::time::timeout(terms.judge_limit, terms.gate.judge(&peer.member, peer.page_tokens, inbound))
+        .await
+    {
         Ok(verdict) => verdict,
         Err(_) => Err(Refusal::Busy("the node could not decide in time".to_owned())),
     }

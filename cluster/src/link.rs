@@ -25,7 +25,7 @@ use ractor::{Actor, ActorCell, ActorRef, SpawnErr};
 use tokio::net::TcpListener;
 
 use crate::cookie::Cookie;
-use crate::handshake::{Gate, HANDSHAKE_KEY, Refusal, Terms};
+use crate::handshake::{Gate, HANDSHAKE_KEY, JUDGE_LIMIT, Refusal, Terms};
 use crate::port::{PeerDoors, Port};
 use crate::tls::{Tls, TlsError};
 use crate::wire::version::SUPPORTED;
@@ -197,8 +197,12 @@ impl Links {
     /// An actor does not start.
     pub async fn start(config: LinksConfig, supervisor: ActorCell) -> Result<Self, LinksError> {
         let address = config.listener.local_addr();
-        let terms =
-            Terms { key: config.cookie.key(HANDSHAKE_KEY), versions: SUPPORTED, gate: config.gate.clone() };
+        let terms = Terms {
+            key: config.cookie.key(HANDSHAKE_KEY),
+            versions: SUPPORTED,
+            gate: config.gate.clone(),
+            judge_limit: JUDGE_LIMIT,
+        };
         let args = KeeperArgs::new(config, terms)?;
         let (keeper, _) = Actor::spawn_linked(None, Keeper, args, supervisor).await?;
         Ok(Self { keeper, address })
@@ -211,7 +215,7 @@ impl Links {
     }
 
     /// Dials `address`, `HOST:PORT` with or without `tcp://` in front; the name is looked up each time. The outcome is one
-    /// [`LinkEvent::Up`] or [`LinkEvent::DialFailed`] with this very text.
+    /// [`LinkEvent::Up`] or [`LinkEvent::DialFailed`] with this very text, unless the links are stopped before.
     pub fn dial(&self, address: impl Into<String>) {
         let _ = self.keeper.send_message(LinksMsg::Dial(address.into()));
     }

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, ActorStatus, SpawnErr, pg};
 use ractor_cluster::{BytesConvertable, RactorClusterMessage};
 
+pub use crate::wire::Door;
+
 #[cfg(test)]
 mod tests;
 
@@ -36,35 +38,6 @@ impl BytesConvertable for Parcel {
 pub enum DoorMsg {
     /// An encoded message.
     Parcel(Parcel),
-}
-
-/// The kinds of doors. A node has the ones of its roles, at most one of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Door {
-    /// Membership; every node has it.
-    Node,
-    /// Answers to a gateway's sessions.
-    Gateway,
-    /// Requests for a place, loads of workers.
-    Controller,
-    /// Work.
-    Worker,
-}
-
-impl Door {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Node, Self::Gateway, Self::Controller, Self::Worker];
-
-    /// The name of its process group.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Gateway => "gateway",
-            Self::Controller => "controller",
-            Self::Worker => "worker",
-        }
-    }
 }
 
 /// What a door does with the bytes of a message. Called in the door's actor, one message after the other; it must not block.

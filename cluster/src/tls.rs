@@ -14,7 +14,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// What both ends of a link need for TLS. Cheap to clone.
 #[derive(Clone)]

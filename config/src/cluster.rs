@@ -51,7 +51,8 @@ pub struct ClusterConfig {
     pub suspect_after: Dur,
     /// How long a node that is gone is shown and looked for. Default `10m`.
     pub forget_after: Dur,
-    /// The longest pause between two tries to reach a node. Default `5s`.
+    /// The longest pause between two tries to reach a node: a healed network is whole again after about this long. Default
+    /// `1500ms`.
     pub retry_longest: Dur,
     /// `[cluster.tls]`
     pub tls: ClusterTlsConfig,
@@ -88,7 +89,7 @@ impl Default for ClusterConfig {
             heartbeat: Dur::from_millis(500),
             suspect_after: Dur::from_secs(3),
             forget_after: Dur::from_secs(600),
-            retry_longest: Dur::from_secs(5),
+            retry_longest: Dur::from_millis(1500),
             tls: ClusterTlsConfig::default(),
         }
     }

@@ -41,6 +41,8 @@ pub struct ModelCard {
     pub max_context: u32,
     /// Size of the vocabulary: tokens are `0..vocab`.
     pub vocab: u32,
+    /// Tokens of a KV page, by which prompts are hashed.
+    pub page_tokens: u32,
 }
 
 /// KV of a page-based engine.

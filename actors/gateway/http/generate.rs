@@ -131,7 +131,7 @@ async fn start(shared: &Arc<Shared>, prepared: Prepared, arrived: Time) -> Resul
             attempt: Attempt::default(),
             model: ModelId::from(served.card.name.as_str()),
             prompt: Arc::clone(&prompt.tokens),
-            hashes: page_hashes(&served.card.fingerprint, shared.page_tokens, &prompt.tokens).into(),
+            hashes: page_hashes(&served.card.fingerprint, served.card.page_tokens, &prompt.tokens).into(),
             resumed: vec![ResumedChoice::default(); output.n as usize],
             max_tokens: budget.max(1),
             end_tokens: Arc::clone(&end_tokens),
@@ -139,6 +139,7 @@ async fn start(shared: &Arc<Shared>, prepared: Prepared, arrived: Time) -> Resul
             sampling: Arc::new(sampling),
             prompt_logprobs: output.echo && output.logprobs,
             props: Arc::clone(&props),
+            credit: shared.limits.stream_credit,
             deadline,
         };
         let text = Arc::clone(&served.text);

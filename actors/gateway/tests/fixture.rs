@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use cluster::wire::{ToController, ToGateway, ToWorker};
 use config::ids::{NodeId, WorkerId};
 use config::{GatewayConfig, HttpConfig};
 use engine::ModelCard;
@@ -18,6 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::doors::{ControllerMsg, Doors, GatewayMsg, WorkerMsg};
+use crate::membership::Board;
 use crate::gateway::{Gateway, GatewayArgs};
 
 /// The end token of the test model; its other tokens are the 256 bytes and a begin token.
@@ -74,7 +76,7 @@ impl World {
         *self.script.lock().unwrap() = script;
     }
 
-    fn send(&self, message: GatewayMsg) {
+    fn send(&self, message: ToGateway) {
         assert!(self.doors.to_gateway(&self.gateway, message));
     }
 
@@ -86,7 +88,7 @@ impl World {
                 (1..spec.prompt.len()).map(|i| scores(spec.prompt[i], spec.sampling.logprobs)).collect();
             let prompt =
                 BatchEffect::PromptLogprobs { request: spec.id, attempt: spec.attempt, first: 1, tokens };
-            self.send(GatewayMsg::Step { worker: self.worker.clone(), events: vec![prompt] });
+            self.send(ToGateway::Step { worker: self.worker.clone(), events: vec![prompt] });
         }
         let texts: Vec<_> = (0..spec.choices() as u32).map(|c| [text(c), vec![END]].concat()).collect();
         for index in 0..texts.iter().map(Vec::len).max().unwrap_or(0) {
@@ -115,7 +117,7 @@ impl World {
                     cached_tokens: 3,
                 }));
             }
-            self.send(GatewayMsg::Step { worker: self.worker.clone(), events });
+            self.send(ToGateway::Step { worker: self.worker.clone(), events });
         }
         complete
     }
@@ -146,11 +148,11 @@ impl Actor for ControllerStub {
         world: &mut World,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            ControllerMsg::Place { request, .. } => {
+            ControllerMsg::Wire(ToController::Place { request, .. }) => {
                 world.note(Seen::Placed);
                 let (request, attempt) = (request.request, request.attempt);
                 let rejection = world.rejection.lock().unwrap().clone();
-                world.send(GatewayMsg::Placement(match rejection {
+                world.send(ToGateway::Placement(match rejection {
                     Some(reason) => PlacementEffect::Rejected { request, attempt, reason },
                     None => {
                         let plan = Plan { worker: world.worker.clone(), why: "only-worker" };
@@ -158,7 +160,7 @@ impl Actor for ControllerStub {
                     }
                 }));
             }
-            ControllerMsg::Release { .. } => world.note(Seen::Released),
+            ControllerMsg::Wire(ToController::Release { .. }) => world.note(Seen::Released),
             ControllerMsg::Observe(reply) => {
                 let _ = reply.send(Vec::new());
             }
@@ -186,10 +188,10 @@ impl Actor for WorkerStub {
         world: &mut World,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            WorkerMsg::Submit { spec, .. } => submit(world, &spec),
-            WorkerMsg::Cancel { .. } => world.note(Seen::Cancelled),
-            WorkerMsg::CancelChoice { choice, .. } => world.note(Seen::ChoiceCancelled(choice)),
-            WorkerMsg::Drain | WorkerMsg::Observe(_) => {}
+            WorkerMsg::Wire(ToWorker::Submit { spec, .. }) => submit(world, &spec),
+            WorkerMsg::Wire(ToWorker::Cancel { .. }) => world.note(Seen::Cancelled),
+            WorkerMsg::Wire(ToWorker::CancelChoice { choice, .. }) => world.note(Seen::ChoiceCancelled(choice)),
+            _ => {}
         }
         Ok(())
     }
@@ -201,25 +203,25 @@ fn submit(world: &World, spec: &RequestSpec) {
     let script = world.script.lock().unwrap().clone();
     let (worker, request, attempt) = (world.worker.clone(), spec.id, spec.attempt);
     let result = if let Script::Refuse(why) = &script { Err(why.clone()) } else { Ok(()) };
-    world.send(GatewayMsg::Admission { worker: worker.clone(), request, attempt, result });
+    world.send(ToGateway::Admission { worker: worker.clone(), request, attempt, result });
     match script {
         Script::Say(text) => {
             world.say(spec, text, usize::MAX);
             let events = vec![BatchEffect::Done { request, attempt, usage: Usage::default() }];
-            world.send(GatewayMsg::Step { worker, events });
+            world.send(ToGateway::Step { worker, events });
         }
         Script::Stall(text, limit) => {
             world.say(spec, text, limit);
         }
         Script::Die(text, limit) => {
             if !world.say(spec, text, limit) {
-                world.send(GatewayMsg::WorkerLost(worker));
+                world.send(ToGateway::WorkerLost(worker));
             }
         }
         Script::Fail(text, limit) => {
             world.say(spec, text, limit);
             let events = vec![BatchEffect::Failed { request, attempt, reason: "non-finite logits".into() }];
-            world.send(GatewayMsg::Step { worker, events });
+            world.send(ToGateway::Step { worker, events });
         }
         Script::Refuse(_) => {}
     }
@@ -262,7 +264,7 @@ pub(super) async fn rig_with(setup: Setup) -> Rig {
         worker: WorkerId::new("w1".into(), 1),
     };
     let (controller, _) = Actor::spawn(None, ControllerStub, world.clone()).await.unwrap();
-    doors.set_controller(controller);
+    doors.set_controller(controller, false);
     let (worker, _) = Actor::spawn(None, WorkerStub, world.clone()).await.unwrap();
     doors.add_worker(world.worker.clone(), worker.get_derived());
     let args = GatewayArgs {
@@ -271,15 +273,16 @@ pub(super) async fn rig_with(setup: Setup) -> Rig {
         doors,
         http: setup.http,
         gateway: setup.gateway,
-        page_tokens: 16,
         listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        board: Board::default(),
         metrics: Arc::new(|| "some_metric 1\n".into()),
         trouble: Arc::new(|| None),
     };
     let gateway = Gateway::start(args, None).await.unwrap();
     let rig = Rig { gateway, world };
     if setup.ready {
-        rig.world.send(GatewayMsg::ModelReady(Arc::new(card(setup.add_bos))));
+        let card = Arc::new(card(setup.add_bos));
+        rig.world.doors.to_own_gateways(|| GatewayMsg::ModelReady(Arc::clone(&card)));
         eventually(|| !rig.gateway.shared.models.usable().is_empty()).await;
     }
     rig
@@ -308,6 +311,7 @@ pub(super) fn card(add_bos: bool) -> ModelCard {
         fingerprint: Fingerprint([7; 32]),
         max_context: WINDOW,
         vocab: VOCAB,
+        page_tokens: 16,
     }
 }
 

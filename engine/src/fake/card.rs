@@ -28,7 +28,7 @@ const TEMPLATE: &str = "{% for message in messages %}<|im_start|>{{ message['rol
 
 /// The card of the fake model, served as `name` with a window of `max_context` tokens.
 #[must_use]
-pub fn fake_card(name: &str, max_context: u32) -> ModelCard {
+pub fn fake_card(name: &str, max_context: u32, page_tokens: u32) -> ModelCard {
     let text = TextDescriptor {
         tokenizer_json: tokenizer().to_string(),
         templates: vec![NamedTemplate { name: "default".into(), source: TEMPLATE.into() }],
@@ -47,6 +47,7 @@ pub fn fake_card(name: &str, max_context: u32) -> ModelCard {
         fingerprint: Fingerprint::of(&[("engine", b"fake"), ("version", b"1")]),
         max_context,
         vocab: VOCAB,
+        page_tokens,
     }
 }
 

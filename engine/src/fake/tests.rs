@@ -92,7 +92,7 @@ fn the_configuration_is_followed() {
 
 #[test]
 fn the_card_speaks_bytes_and_chatml() {
-    let card = fake_card("fake", 2048);
+    let card = fake_card("fake", 2048, 16);
     let text = TextModel::from_descriptor((*card.text).clone()).unwrap();
     let all: String = (0..0x2ff_u32).filter_map(char::from_u32).collect();
     let ids = text.encode(&all, AllowSpecial::No, true).unwrap();
@@ -127,7 +127,7 @@ fn serve(seed: u64) -> u64 {
     let config = BatchConfig {
         max_batch_tokens: 1 + rng.below(24) as u32,
         max_running: 8,
-        ..BatchConfig::sized(4, 24, 60, fake_card("fake", 60).fingerprint)
+        ..BatchConfig::sized(4, 24, 60, fake_card("fake", 60, 16).fingerprint)
     };
     let mut batch = Batch::new(config);
     let mut want: BTreeMap<(u64, u32), Vec<Token>> = BTreeMap::new();
@@ -194,6 +194,7 @@ fn request(rng: &mut Rng, number: u64) -> RequestSpec {
         hashes: Vec::new().into(),
         resumed: vec![ResumedChoice::default(); 1 + rng.below(3) as usize],
         max_tokens: 1 + rng.below(25) as u32,
+        credit: 0,
         end_tokens: vec![END_OF_TURN, END_OF_TEXT].into(),
         ignore_end: false,
         sampling: Arc::new(Sampling { temperature: warm, seed: number, ..Sampling::default() }),

@@ -111,6 +111,7 @@ fn open_on<T: Target>(
         fingerprint: identify::<T>(&spec, &loaded, conversion, &layout),
         max_context: pages.context,
         vocab: u32::try_from(spec.vocab).unwrap_or(u32::MAX),
+        page_tokens: layout.page_tokens,
     };
     let weight_bytes = loaded.weights.bytes();
     log(&card, &layout, pages, wanted, weight_bytes, (T::KIND, compute.threads()), start);

@@ -85,6 +85,8 @@ fn load_here(options: &WholeOptions) -> Result<Loaded, EngineError> {
         fingerprint: Fingerprint::of(&[("engine", NAME.as_bytes()), ("model", options.name.as_bytes())]),
         max_context,
         vocab,
+        // There are no pages, and nobody asks for hashes of them.
+        page_tokens: 16,
     };
     tracing::info!(model = card.name, description = card.description, max_context, "mistral.rs is ready");
     Ok(Loaded { engine, card, filler, cpu: device.is_cpu() })

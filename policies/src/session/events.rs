@@ -281,14 +281,25 @@ impl Session {
         self.retry_at = Some(now + wait);
     }
 
+    /// Another controller answers from now on: what was asked and is not answered is asked again, under the same attempt.
+    pub fn ask_again(&mut self, _now: Time, fx: &mut Vec<SessionEffect>) {
+        if self.is_asking() {
+            fx.push(SessionEffect::Place(self.place_request()));
+        }
+    }
+
     fn place(&mut self, fx: &mut Vec<SessionEffect>) {
         self.phase = Phase::Placing;
         self.retry_at = None;
         self.tally.asked += 1;
+        fx.push(SessionEffect::Place(self.place_request()));
+    }
+
+    fn place_request(&self) -> PlaceRequest {
         let prompt = self.spec.prompt.len() as u32;
         let max = self.spec.max_tokens;
         let live = || self.choices.iter().filter(|c| c.ended.is_none()).map(|c| c.tokens.len() as u32);
-        fx.push(SessionEffect::Place(PlaceRequest {
+        PlaceRequest {
             request: self.spec.id,
             attempt: self.spec.attempt,
             model: self.spec.model.clone(),
@@ -298,7 +309,7 @@ impl Session {
             choices: live().count() as u32,
             avoid: self.avoid.clone(),
             deadline: self.spec.deadline,
-        }));
+        }
     }
 
     /// The request as the worker of this attempt gets it.

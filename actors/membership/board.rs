@@ -1,0 +1,140 @@
+//! The view of the cluster that `/v1/cluster`, readiness and `actor-node status` show.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use config::ids::NodeId;
+use policies::membership::MemberView;
+use serde::{Deserialize, Serialize};
+
+use super::offers::Workers;
+use crate::clock;
+use crate::doors::Doors;
+
+/// The last published view, shared with whoever shows it.
+#[derive(Clone, Debug, Default)]
+pub struct Board {
+    view: Arc<RwLock<Arc<ClusterView>>>,
+}
+
+/// A cluster as one of its nodes sees it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClusterView {
+    /// The node that looks.
+    pub node: String,
+    /// It is linked to another node, or needs none.
+    pub joined: bool,
+    /// The node whose controller places requests; none when each gateway places by its own choice.
+    pub leader: Option<String>,
+    /// All nodes that it knows, itself included.
+    pub nodes: Vec<NodeRow>,
+}
+
+/// A node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeRow {
+    /// Its name.
+    pub name: String,
+    /// This life of it.
+    pub incarnation: u64,
+    /// Where other nodes reach it.
+    pub address: String,
+    /// Where its HTTP side listens.
+    pub http: Option<String>,
+    /// What it does.
+    pub roles: String,
+    /// `joined`, `ready`, `suspect` or `left`.
+    pub state: String,
+    /// It takes nothing new.
+    pub draining: bool,
+    /// Milliseconds since it was last heard.
+    pub silent_ms: u64,
+    /// Client sessions that live on it.
+    pub sessions: u32,
+    /// Its worker, while that serves.
+    pub worker: Option<WorkerRow>,
+}
+
+/// A worker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerRow {
+    /// Its name and incarnation.
+    pub id: String,
+    /// What it serves.
+    pub models: Vec<String>,
+    /// It takes nothing new.
+    pub draining: bool,
+    /// Sequences being computed.
+    pub running: u32,
+    /// Requests that wait.
+    pub waiting: u32,
+    /// Tokens still to prefill.
+    pub queued_prefill_tokens: u64,
+    /// KV pages held by sequences.
+    pub kv_pages_used: u32,
+    /// KV pages with reusable content.
+    pub kv_pages_cached: u32,
+    /// KV pages in all.
+    pub kv_pages_total: u32,
+    /// Longest sequence in tokens.
+    pub max_context: u32,
+}
+
+impl Board {
+    /// The view as it is now.
+    #[must_use]
+    pub fn view(&self) -> Arc<ClusterView> {
+        self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn publish(
+        &self,
+        members: &[MemberView],
+        joined: bool,
+        leader: Option<NodeId>,
+        workers: &Workers,
+        sessions: &BTreeMap<NodeId, u32>,
+        doors: &Doors,
+    ) {
+        let now = clock::now();
+        let row = |view: &MemberView| {
+            let member = &view.member;
+            let linked = view.itself || view.state.is_linked();
+            let ad = workers.of((!view.itself).then_some(&member.id)).filter(|_| linked);
+            NodeRow {
+                name: member.id.to_string(),
+                incarnation: member.incarnation,
+                address: member.address.clone(),
+                http: member.http.clone(),
+                roles: member.roles.to_string(),
+                state: view.state.as_str().to_owned(),
+                draining: member.draining,
+                silent_ms: if view.itself { 0 } else { now.since(view.heard).to_duration().as_millis() as u64 },
+                sessions: match view.itself {
+                    true => doors.sessions(),
+                    false => sessions.get(&member.id).copied().unwrap_or(0),
+                },
+                worker: ad.map(|ad| WorkerRow {
+                    id: ad.info.id.to_string(),
+                    models: ad.models.iter().map(|m| m.name.to_string()).collect(),
+                    draining: ad.draining,
+                    running: ad.load.running,
+                    waiting: ad.load.waiting,
+                    queued_prefill_tokens: ad.load.queued_prefill_tokens,
+                    kv_pages_used: ad.load.pages_used,
+                    kv_pages_cached: ad.load.pages_cached,
+                    kv_pages_total: ad.load.pages_total,
+                    max_context: ad.info.max_context,
+                }),
+            }
+        };
+        let me = members.iter().find(|m| m.itself).map(|m| m.member.id.to_string()).unwrap_or_default();
+        let view = ClusterView {
+            node: me,
+            joined,
+            leader: leader.map(|id| id.to_string()),
+            nodes: members.iter().map(row).collect(),
+        };
+        *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
+    }
+}

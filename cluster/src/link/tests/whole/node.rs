@@ -1,0 +1,244 @@
+//! The node that [`super`] starts: this test binary as a process of its own.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use policies::membership::{DialError, LinkId, Member};
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent, pg};
+use ractor_cluster::RactorMessage;
+use tokio::sync::mpsc;
+
+use super::super::member;
+use crate::cookie::Cookie;
+use crate::handshake::{Gate, Judgement, Refusal};
+use crate::link::{LinkEvent, Links, LinksConfig, Listener};
+use crate::port::{Door, PeerDoors, Port, SCOPE, announced_actors};
+
+/// The variable that says who the node is: name, incarnation, cookie.
+pub(super) const SETUP: &str = "ACTOR_NODE_TEST_LINK";
+
+/// Stands before what the node says.
+pub(super) const MARK: &str = "@@ ";
+
+fn say(line: &str) {
+    println!("{MARK}{line}");
+}
+
+#[test]
+#[ignore = "a process of the tests beside it; they start it"]
+fn run() {
+    let setup = std::env::var_os(SETUP).expect("started by a test beside this one");
+    let setup = setup.into_string().expect("text");
+    let words: Vec<&str> = setup.split(' ').collect();
+    let me = member(words[0], words[1].parse().expect("a number"));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(live(me, Cookie::from_text(words[2])));
+}
+
+/// What the node has been told.
+#[derive(Default)]
+struct View {
+    /// The links that are up.
+    links: BTreeMap<LinkId, Member>,
+    /// The doors of all links that ever were up.
+    doors: BTreeMap<LinkId, PeerDoors>,
+}
+
+/// Lets in whoever is not itself, nor an older life of a node that is linked.
+struct House {
+    me: Member,
+    view: Arc<Mutex<View>>,
+}
+
+impl Gate for House {
+    fn hello(&self) -> (Member, Option<u32>) {
+        (self.me.clone(), Some(16))
+    }
+
+    fn judge<'a>(&'a self, peer: &'a Member, _: Option<u32>, _: bool) -> Judgement<'a> {
+        let newer = |other: &Member| other.id == peer.id && other.incarnation > peer.incarnation;
+        let older = self.view.lock().expect("whole").links.values().any(newer);
+        let verdict = if (&peer.id, peer.incarnation) == (&self.me.id, self.me.incarnation) {
+            Err(Refusal::Itself)
+        } else if older {
+            Err(Refusal::NameInUse { name: peer.id.clone(), address: "elsewhere:1".to_owned() })
+        } else {
+            Ok(())
+        };
+        Box::pin(async move { verdict })
+    }
+}
+
+/// The top of the tree: it outlives what fails below, and says so.
+struct Top;
+
+#[derive(RactorMessage)]
+struct Nothing;
+
+impl Actor for Top {
+    type Msg = Nothing;
+    type State = ();
+    type Arguments = ();
+
+    async fn pre_start(&self, _: ActorRef<Nothing>, (): ()) -> Result<(), ActorProcessingErr> {
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        _: ActorRef<Nothing>,
+        event: SupervisionEvent,
+        (): &mut (),
+    ) -> Result<(), ActorProcessingErr> {
+        if let SupervisionEvent::ActorFailed(_, why) = event {
+            say(&format!("failed {why}"));
+        }
+        Ok(())
+    }
+}
+
+async fn open(door: Door, top: ActorCell) -> Port {
+    let handler = Arc::new(move |bytes: Vec<u8>| {
+        say(&format!("got {} {}", door.as_str(), String::from_utf8_lossy(&bytes)));
+    });
+    Port::open(door, handler, top).await.expect("opened")
+}
+
+async fn live(me: Member, cookie: Cookie) {
+    let listener = Listener::bind("127.0.0.1:0").await.expect("bound");
+    let address = listener.local_addr();
+    let (top, _) = Actor::spawn(None, Top, ()).await.expect("spawned");
+    let top = top.get_cell();
+    let view: Arc<Mutex<View>> = Arc::default();
+    let ports = vec![open(Door::Node, top.clone()).await, open(Door::Worker, top.clone()).await];
+    let mut worker = ports[1].clone();
+    let config = LinksConfig {
+        listener,
+        cookie,
+        tls: None,
+        handshake_timeout: Duration::from_secs(30),
+        gate: Arc::new(House { me, view: view.clone() }),
+        ports,
+        events: Arc::new({
+            let view = view.clone();
+            move |event| tell(&view, event)
+        }),
+    };
+    let links = Links::start(config, top.clone()).await.expect("started");
+    say(&format!("address {address}"));
+
+    let (give, mut orders) = mpsc::channel(64);
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if give.blocking_send(line).is_err() {
+                break;
+            }
+        }
+    });
+    // The input ends with the test that started this process.
+    while let Some(order) = orders.recv().await {
+        let words: Vec<&str> = order.split(' ').collect();
+        let doors_of = |link: &str| {
+            let link = LinkId(link.parse().expect("a number"));
+            view.lock().expect("whole").doors.get(&link).cloned()
+        };
+        match words.as_slice() {
+            ["dial", address] => links.dial(*address),
+            ["close", link] => links.close(LinkId(link.parse().expect("a number")), "as the test wants"),
+            ["send", link, door, text] => {
+                let door = if *door == "node" { Door::Node } else { Door::Worker };
+                let sent =
+                    doors_of(link).is_some_and(|doors| doors.send(door, text.as_bytes().to_vec()).is_ok());
+                say(if sent { "re sent" } else { "re failed" });
+            }
+            ["flood", link, megabytes] => {
+                let doors = doors_of(link).expect("linked");
+                for _ in 0..megabytes.parse().expect("a number") {
+                    doors.send(Door::Node, vec![b'x'; 1 << 20]).expect("sent");
+                }
+                say("re sent");
+            }
+            ["links"] => {
+                let links: Vec<String> =
+                    view.lock().expect("whole").links.keys().map(|link| link.0.to_string()).collect();
+                say(&format!("re {}", links.join(" ")));
+            }
+            ["strangers"] => say(&format!("re {}", strangers())),
+            ["announced"] => say(&format!("re {}", announced_actors())),
+            ["sockets"] => say(&format!("re {}", sockets())),
+            ["spawn", count] => {
+                for _ in 0..count.parse().expect("a number") {
+                    Actor::spawn_linked(None, Top, (), top.clone()).await.expect("spawned");
+                }
+                say(&format!("re {count}"));
+            }
+            ["shut", "worker"] => worker.close(),
+            ["open", "worker"] => worker = open(Door::Worker, top.clone()).await,
+            ["stop"] => {
+                links.stop(Duration::from_secs(30)).await;
+                say("re stopped");
+            }
+            other => panic!("no such order: {other:?}"),
+        }
+    }
+}
+
+/// Stand-ins of doors of other nodes.
+fn strangers() -> usize {
+    let members = |door: Door| pg::get_scoped_members(&SCOPE.to_owned(), &door.as_str().to_owned());
+    let remote = |cell: &ActorCell| matches!(cell.get_id(), ActorId::Remote { .. });
+    Door::ALL.into_iter().flat_map(members).filter(remote).count()
+}
+
+/// Open network sockets of this process.
+fn sockets() -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").expect("a system with /proc");
+    open.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok())
+        .filter(|target| target.to_string_lossy().starts_with("socket:"))
+        .count()
+}
+
+fn tell(view: &Mutex<View>, event: LinkEvent) {
+    let mut view = view.lock().expect("whole");
+    match event {
+        LinkEvent::Up { link, their_link, member, page_tokens, outbound, doors } => {
+            assert_eq!(page_tokens, Some(16));
+            let way = if outbound.is_some() { "out" } else { "in" };
+            say(&format!(
+                "up {way} {} {}#{} theirs {} {doors:?}",
+                link.0, member.id, member.incarnation, their_link.0
+            ));
+            view.doors.insert(link, doors);
+            assert!(view.links.insert(link, member).is_none(), "up once");
+        }
+        LinkEvent::Doors { link, doors } => {
+            say(&format!("doors {} {doors:?}", link.0));
+            assert!(view.links.contains_key(&link), "doors change while a link is up");
+            view.doors.insert(link, doors);
+        }
+        LinkEvent::Down { link, why } => {
+            say(&format!("down {} {why}", link.0));
+            assert!(view.links.remove(&link).is_some(), "down once, after up");
+        }
+        LinkEvent::DialFailed { address, error } => {
+            let error = match error {
+                DialError::Unreachable(why) => format!("unreachable {why}"),
+                DialError::Refused(why) => format!("refused {why}"),
+                DialError::Final(why) => format!("final {why}"),
+                DialError::AlreadyLinked(name) => format!("already-linked {name}"),
+                DialError::Itself => "itself".to_owned(),
+            };
+            say(&format!("dial-failed {address} {error}"));
+        }
+        LinkEvent::Refused { peer: _, name, refusal, by_peer } => {
+            let name = name.map_or_else(|| "?".to_owned(), |name| name.to_string());
+            say(&format!("refused {name} {} {refusal}", if by_peer { "by-peer" } else { "by-us" }));
+        }
+    }
+}
