@@ -15,7 +15,8 @@ use tracing::{debug, error};
 use crate::clock;
 use crate::doors::{ControllerMsg, Doors};
 
-/// How often queued requests are looked at for their time limit. A tenth of the shortest sensible `queue-timeout`.
+/// How often queued requests are looked at for their time limit, and the figures are set. A tenth of the shortest
+/// sensible `queue-timeout`.
 const TICK: Duration = Duration::from_millis(100);
 
 /// The controller of a node.
@@ -107,7 +108,11 @@ impl ControllerState {
                     self.owners.remove(&request);
                 }
             }
-            ControllerMsg::Tick => self.core.tick(now, &mut effects),
+            ControllerMsg::Tick => {
+                self.core.tick(now, &mut effects);
+                metrics::gauge!(crate::metrics::BOOKED).set(f64::from(self.core.booked()));
+                metrics::gauge!(crate::metrics::QUEUED).set(f64::from(self.core.queued()));
+            }
             ControllerMsg::Observe(reply) => {
                 // Whoever asked may have given up; then the answer interests nobody.
                 let _ = reply.send(self.core.workers());

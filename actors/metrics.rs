@@ -66,6 +66,11 @@ pub const WITHOUT_CONTROLLER: &str = "actor_node_without_controller";
 /// Requests that the gateway placed by its own choice for want of a controller.
 pub const STAND_IN_PLACEMENTS: &str = "actor_node_stand_in_placements_total";
 
+/// Requests that this node's controller has booked on workers.
+pub const BOOKED: &str = "actor_node_controller_booked";
+/// Requests that wait at this node's controller for a worker with room.
+pub const QUEUED: &str = "actor_node_controller_queued";
+
 /// Registers the descriptions; called once, before anything is recorded.
 pub fn describe() {
     describe_counter!(HTTP_REQUESTS, "HTTP requests answered, by path and status");
@@ -93,6 +98,8 @@ pub fn describe() {
     describe_counter!(WIRE_FAILURES, "Messages between nodes that could not be read or written");
     describe_gauge!(WITHOUT_CONTROLLER, "1 while no controller is there");
     describe_counter!(STAND_IN_PLACEMENTS, "Requests placed by the gateway itself for want of a controller");
+    describe_gauge!(BOOKED, "Requests that this node's controller has booked on workers");
+    describe_gauge!(QUEUED, "Requests that wait at this node's controller for a worker with room");
     describe_histogram!(TTFT, Unit::Seconds, "Time to first token");
     describe_histogram!(INTER_TOKEN, Unit::Seconds, "Time between tokens of a stream");
     describe_histogram!(E2E, Unit::Seconds, "Time from request to last token");

@@ -72,7 +72,8 @@ pub enum KvDtype {
 }
 
 /// The cost model of the `fake` engine: a step takes `step-overhead`, plus each term times its count. All default to
-/// `0ns`, which answers as fast as the machine can.
+/// `0ns`, which answers as fast as the machine can. And the faults that it has on purpose, to show and to test what a
+/// cluster does about them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct FakeConfig {
@@ -86,6 +87,10 @@ pub struct FakeConfig {
     pub attention_per_token: Dur,
     /// Ends each generation after so many tokens. Default 0: only the request's own limit ends it.
     pub eos_every: usize,
+    /// The engine panics in that step, the first after its load being 1. Default 0: never.
+    pub panic_at_step: usize,
+    /// That step never ends, counted likewise. Default 0: none.
+    pub stall_at_step: usize,
 }
 
 impl Default for EngineConfig {

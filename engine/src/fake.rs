@@ -40,6 +40,17 @@ pub struct FakeOptions {
     pub model: FakeModel,
     /// How long its steps take.
     pub cost: CostModel,
+    /// What goes wrong.
+    pub faults: Faults,
+}
+
+/// Faults on purpose. Steps are counted from 1 on; 0 is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// The step that panics.
+    pub panic_at: u64,
+    /// The step that never ends.
+    pub stall_at: u64,
 }
 
 impl FakeOptions {
@@ -63,6 +74,10 @@ impl FakeOptions {
                 decode_per_sequence: span(config.fake.decode_per_sequence),
                 attention_per_token: span(config.fake.attention_per_token),
             }),
+            faults: Faults {
+                panic_at: config.fake.panic_at_step as u64,
+                stall_at: config.fake.stall_at_step as u64,
+            },
         }
     }
 }
@@ -73,16 +88,20 @@ pub struct FakeEngine {
     pages: FakePages,
     kv: KvInfo,
     cost: CostModel,
+    faults: Faults,
+    /// Steps so far.
+    steps: u64,
 }
 
 impl FakeEngine {
     /// An engine whose pages hold nothing.
     #[must_use]
     pub fn new(options: FakeOptions) -> Self {
-        let FakeOptions { page_tokens, pages, model, cost } = options;
+        let FakeOptions { page_tokens, pages, model, cost, faults } = options;
         // Keys and values of one element of four bytes each: the eight bytes of a slot.
         let layout = PageLayout { page_tokens, layers: 1, kv_heads: 1, head_dim: 1, element_bytes: 4 };
-        Self { pages: FakePages::new(model, pages, page_tokens), kv: KvInfo { layout, pages }, cost }
+        let (kv, pages) = (KvInfo { layout, pages }, FakePages::new(model, pages, page_tokens));
+        Self { pages, kv, cost, faults, steps: 0 }
     }
 }
 
@@ -93,6 +112,11 @@ impl Engine for FakeEngine {
 
     fn step(&mut self, plan: &StepPlan) -> Result<StepOutcome, EngineError> {
         let started = Instant::now();
+        self.steps += 1;
+        assert!(self.steps != self.faults.panic_at, "engine.fake.panic-at-step is {}", self.steps);
+        while self.steps == self.faults.stall_at {
+            std::thread::park();
+        }
         let mut outcome = self.pages.step(plan).map_err(EngineError::Step)?;
         wait_until(started + self.cost.plan(plan).to_duration());
         outcome.took = started.elapsed().into();

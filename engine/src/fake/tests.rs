@@ -22,7 +22,7 @@ const FREE: CostModel = CostModel::Affine(Affine {
 
 fn options(pages: u32, end: Option<u32>) -> FakeOptions {
     let model = FakeModel { end: end.map(|mean| (END_OF_TURN, mean)) };
-    FakeOptions { page_tokens: 4, pages, model, cost: FREE }
+    FakeOptions { page_tokens: 4, pages, model, cost: FREE, faults: Faults::default() }
 }
 
 fn prefill(tokens: &[Token], page: u32) -> StepPlan {
@@ -82,12 +82,43 @@ fn the_configuration_is_followed() {
     assert_eq!(options.model.end, Some((END_OF_TURN, 9)));
     let CostModel::Affine(prices) = options.cost else { panic!("{options:?}") };
     assert_eq!(prices.decode_per_sequence, Span::from_millis(3));
+    config.fake.panic_at_step = 5;
+    config.fake.stall_at_step = 6;
+    assert_eq!(options.faults, Faults::default());
+    assert_eq!(FakeOptions::from_config(&config).faults, Faults { panic_at: 5, stall_at: 6 });
     config.kv_pages = Some(77);
     config.fake.eos_every = 0;
     let options = FakeOptions::from_config(&config);
     assert_eq!((options.pages, options.model.end), (77, None));
     let info = FakeEngine::new(options).kv();
     assert_eq!((info.pages, info.layout.page_bytes()), (77, 128));
+}
+
+#[test]
+fn a_fault_comes_in_its_step() {
+    let faults = Faults { panic_at: 3, stall_at: 0 };
+    let mut engine = FakeEngine::new(FakeOptions { faults, ..options(4, None) });
+    for _ in 0..2 {
+        engine.step(&prefill(&[1, 2, 3], 0)).unwrap();
+    }
+    let third =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| engine.step(&prefill(&[1, 2, 3], 0))));
+    let message = *third.unwrap_err().downcast::<String>().unwrap();
+    assert!(message.contains("panic-at-step is 3"), "{message}");
+
+    let faults = Faults { panic_at: 0, stall_at: 2 };
+    let mut engine = FakeEngine::new(FakeOptions { faults, ..options(4, None) });
+    let (tell, told) = std::sync::mpsc::channel();
+    // Left behind in its second step; it ends with the test process.
+    std::thread::spawn(move || {
+        for _ in 0..2 {
+            engine.step(&prefill(&[1, 2, 3], 0)).unwrap();
+            tell.send(()).unwrap();
+        }
+    });
+    told.recv().unwrap();
+    let second = told.recv_timeout(Duration::from_millis(300));
+    assert_eq!(second, Err(std::sync::mpsc::RecvTimeoutError::Timeout), "the step ended");
 }
 
 #[test]
