@@ -1,8 +1,10 @@
 //! Starts real `actor-node` processes and talks to them. Everything waits on an observed state with a deadline.
 
+pub(crate) mod cluster;
 pub(crate) mod http;
 pub(crate) mod model;
 pub(crate) mod node;
+pub(crate) mod proxy;
 
 use std::time::{Duration, Instant};
 

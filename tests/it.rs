@@ -16,6 +16,8 @@ mod cli;
 mod api;
 // Clients that leave, floods, drains, engine failures.
 mod lifecycle;
+// Several processes as one cluster: joining, losses, refusals.
+mod cluster;
 // The real model through the HTTP API: reference texts, equality under pressure, both engines.
 mod model;
 // The official Python client against a started node.

@@ -228,6 +228,22 @@ impl Raw {
         Self { reader: BufReader::new(stream) }
     }
 
+    /// Reads the head of the answer: its status, and its headers as lines in lower case.
+    pub(crate) fn head(&mut self) -> (u16, Vec<String>) {
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.reader.read_line(&mut line).unwrap(), 0, "the answer ended after {lines:?}");
+            let line = line.trim_end().to_ascii_lowercase();
+            if line.is_empty() {
+                break;
+            }
+            lines.push(line);
+        }
+        let status = lines[0].split(' ').nth(1).unwrap_or_else(|| panic!("no status in {lines:?}"));
+        (status.parse().unwrap(), lines)
+    }
+
     /// Reads until `count` SSE data lines have come.
     pub(crate) fn read_events(&mut self, count: usize) -> Vec<String> {
         let mut seen = Vec::new();

@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use super::http::Client;
 use super::{DEADLINE, wait_for};
@@ -34,8 +36,48 @@ pub(crate) struct Node {
     child: Child,
     /// `http://HOST:PORT`.
     pub(crate) base: String,
-    log: Arc<Mutex<VecDeque<String>>>,
+    /// `HOST:PORT` that it announced to other nodes; read of nodes that are started with `--listen`.
+    pub(crate) cluster: Option<String>,
+    /// Stopped by [`Node::pause`]: it answers nothing.
+    pub(crate) paused: bool,
+    log: Log,
     warden: Child,
+    args: Vec<String>,
+    variables: Vec<(String, String)>,
+}
+
+/// The end of a process's standard error, and the thread that reads it.
+struct Log {
+    lines: Arc<Mutex<VecDeque<String>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Log {
+    fn of(stderr: ChildStderr) -> Self {
+        let lines = Arc::new(Mutex::new(VecDeque::new()));
+        let kept = lines.clone();
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let mut kept = kept.lock().unwrap();
+                if kept.len() == KEPT {
+                    kept.pop_front();
+                }
+                kept.push_back(line);
+            }
+        });
+        Self { lines, reader: Some(reader) }
+    }
+
+    fn text(&self) -> String {
+        self.lines.lock().unwrap().iter().cloned().collect::<Vec<_>>().join("\n")
+    }
+
+    /// Waits until everything that an ended process wrote is read.
+    fn end(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+    }
 }
 
 /// The binary under test.
@@ -61,44 +103,118 @@ impl Node {
 
     /// As [`Node::spawn`], with environment variables by their whole names.
     pub(crate) fn spawn_in(args: &[&str], variables: &[(&str, &str)]) -> Self {
-        let listen = ["--http-listen", "127.0.0.1:0"];
-        let listen = if args.contains(&listen[0]) { &[][..] } else { &listen[..] };
-        let mut child = binary()
-            .args(listen)
-            .args(args)
-            .envs(variables.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("actor-node starts");
-        let log = Arc::new(Mutex::new(VecDeque::new()));
-        let (kept, stderr) = (log.clone(), child.stderr.take().unwrap());
-        std::thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                let mut kept = kept.lock().unwrap();
-                if kept.len() == KEPT {
-                    kept.pop_front();
-                }
-                kept.push_back(line);
-            }
-        });
+        let mut child = command(args, variables).spawn().expect("actor-node starts");
+        let log = Log::of(child.stderr.take().unwrap());
         let (sender, lines) = mpsc::channel();
         let stdout = child.stdout.take().unwrap();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // After the address has been read nobody listens.
+                // After the addresses have been read nobody listens.
                 let _ = sender.send(line);
             }
         });
         let warden = warden(child.id());
-        let mut node = Self { child, base: String::new(), log, warden };
-        let line = lines.recv_timeout(DEADLINE);
-        node.base = match line {
-            Ok(line) if line.starts_with("http://") => line,
-            other => panic!("no address on standard output but {other:?}\n{}", node.log()),
+        let owned = |text: &&str| (*text).to_owned();
+        let mut node = Self {
+            child,
+            base: String::new(),
+            cluster: None,
+            paused: false,
+            log,
+            warden,
+            args: args.iter().map(owned).collect(),
+            variables: variables.iter().map(|(name, value)| (owned(name), owned(value))).collect(),
         };
+        node.base = node.announced(&lines, "http://", true);
+        if args.contains(&"--listen") {
+            node.cluster = Some(node.announced(&lines, "cluster tcp://", false));
+        }
         node
+    }
+
+    /// The next line of standard output, which begins with `start`; kept where `whole`.
+    fn announced(&mut self, lines: &mpsc::Receiver<String>, start: &str, whole: bool) -> String {
+        match lines.recv_timeout(DEADLINE) {
+            Ok(line) if whole && line.starts_with(start) => line,
+            Ok(line) if line.starts_with(start) => line[start.len()..].to_owned(),
+            other => {
+                if self.child.try_wait().unwrap().is_some() {
+                    self.log.end();
+                }
+                panic!("no `{start}…` on standard output but {other:?}\n{}", self.log());
+            }
+        }
+    }
+
+    /// Runs a node that is expected to end by itself: its exit status, and the end of its log.
+    ///
+    /// # Panics
+    /// When it still runs after the deadline.
+    pub(crate) fn refused(args: &[&str], variables: &[(&str, &str)]) -> (ExitStatus, String) {
+        let mut child = command(args, variables).stdout(Stdio::null()).spawn().expect("actor-node starts");
+        let mut log = Log::of(child.stderr.take().unwrap());
+        let mut warden = warden(child.id());
+        let end = Instant::now() + DEADLINE;
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break Some(status);
+            }
+            if Instant::now() > end {
+                break None;
+            }
+            std::thread::park_timeout(Duration::from_millis(5));
+        };
+        // Both may have ended already.
+        let _ = warden.kill();
+        let _ = warden.wait();
+        let _ = child.kill();
+        let _ = child.wait();
+        log.end();
+        (status.unwrap_or_else(|| panic!("it does not end\n{}", log.text())), log.text())
+    }
+
+    /// Kills the process, as a lost machine would end it: no goodbye.
+    pub(crate) fn kill(&mut self) {
+        self.end();
+        self.log.end();
+    }
+
+    /// Whether the process runs.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Stops the process (SIGSTOP): it is silent, and its connections stay open.
+    pub(crate) fn pause(&mut self) {
+        self.signal("STOP");
+        self.paused = true;
+    }
+
+    /// Lets a paused process go on.
+    pub(crate) fn resume(&mut self) {
+        self.signal("CONT");
+        self.paused = false;
+    }
+
+    /// Kills the process if it runs, and starts it again with the same settings on the same ports.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        let mut args = self.args.clone();
+        let http = self.base.strip_prefix("http://").unwrap().to_owned();
+        for (option, address) in [("--http-listen", Some(http)), ("--listen", self.cluster.clone())] {
+            let at = args.iter().position(|a| a == option);
+            match (at, address) {
+                // Behind a proxy the address announced is the proxy's, and the port was chosen before.
+                (Some(at), Some(address)) if args[at + 1].ends_with(":0") => args[at + 1] = address,
+                (None, Some(address)) => args.extend([option.to_owned(), address]),
+                _ => {}
+            }
+        }
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let variables: Vec<(&str, &str)> =
+            self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let next = Self::spawn_in(&args, &variables);
+        *self = next;
     }
 
     /// Starts a node and waits until it is ready.
@@ -140,7 +256,7 @@ impl Node {
 
     /// The end of its log.
     pub(crate) fn log(&self) -> String {
-        self.log.lock().unwrap().iter().cloned().collect::<Vec<_>>().join("\n")
+        self.log.text()
     }
 
     /// Sends a signal by name (`TERM`, `HUP`, `STOP`, …).
@@ -151,7 +267,9 @@ impl Node {
 
     /// Waits for the process's end.
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        wait_for("the node to end", || self.child.try_wait().unwrap())
+        let status = wait_for("the node to end", || self.child.try_wait().unwrap());
+        self.log.end();
+        status
     }
 
     /// Resident memory in bytes.
@@ -206,14 +324,31 @@ fn warden(id: u32) -> Child {
         .expect("sh runs")
 }
 
-impl Drop for Node {
-    #[expect(clippy::print_stderr, reason = "the log belongs to a failing test's output")]
-    fn drop(&mut self) {
+/// The binary with these arguments and environment variables; its HTTP side on a free port if they do not say where.
+fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
+    let mut command = binary();
+    if !args.contains(&"--http-listen") {
+        command.args(["--http-listen", "127.0.0.1:0"]);
+    }
+    command.args(args).envs(variables.iter().copied());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+impl Node {
+    fn end(&mut self) {
         // The warden first: after the node's end its id may be another process's. Both may have ended already.
         let _ = self.warden.kill();
         let _ = self.warden.wait();
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+impl Drop for Node {
+    #[expect(clippy::print_stderr, reason = "the log belongs to a failing test's output")]
+    fn drop(&mut self) {
+        self.end();
         if std::thread::panicking() {
             eprintln!("log of {}:\n{}", self.base, self.log());
         }
