@@ -27,6 +27,13 @@ const IGNORED: [&str; 7] = [
     "prediction",
 ];
 
+/// Switches of other servers that routers in front of us write into every request (sglang-router does): the value that
+/// means what we do anyway. Answers end before a stop string and have no control tokens.
+const SWITCHES: [(&str, bool); 3] =
+    [("no_stop_trim", false), ("skip_special_tokens", true), ("return_hidden_states", false)];
+/// The like that change nothing here either way: no answer has a part that is split off as reasoning.
+const WITHOUT_EFFECT: [&str; 2] = ["separate_reasoning", "stream_reasoning"];
+
 /// What both kinds of request have.
 #[derive(Debug)]
 pub(super) struct Common {
@@ -75,6 +82,14 @@ pub(super) fn common(
     only(body, "service_tier", &["auto", "default"], "there is one tier")?;
     if flag(body, "store")?.unwrap_or(false) {
         return Err(ApiError::unsupported("store", "answers are not stored"));
+    }
+    for (name, ours) in SWITCHES {
+        if flag(body, name)?.is_some_and(|asked| asked != ours) {
+            return Err(ApiError::unsupported(name, &format!("only {ours} can be asked for")));
+        }
+    }
+    for name in WITHOUT_EFFECT {
+        flag(body, name)?;
     }
     Ok(common)
 }

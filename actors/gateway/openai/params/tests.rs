@@ -69,6 +69,27 @@ fn what_is_out_of_range_is_named_with_its_range() {
     }
 }
 
+/// What sglang-router 0.3.2 adds to completions and chats on their way.
+#[test]
+fn switches_of_other_servers_pass_where_they_ask_for_what_we_do() {
+    let added = json!({
+        "no_stop_trim": false, "skip_special_tokens": true, "return_hidden_states": false,
+        "separate_reasoning": true, "stream_reasoning": true, "ignore_eos": false,
+    });
+    assert!(!read(&added).unwrap().ignore_end);
+    for (field, value, word) in [
+        ("no_stop_trim", json!(true), "only false"),
+        ("skip_special_tokens", json!(false), "only true"),
+        ("return_hidden_states", json!(true), "only false"),
+        ("return_hidden_states", json!(1), "true or false"),
+        ("separate_reasoning", json!("yes"), "true or false"),
+    ] {
+        let error = read(&json!({field: value})).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some(field), "{}", error.message);
+        assert!(error.message.contains(word), "{}", error.message);
+    }
+}
+
 #[test]
 fn stream_options_are_checked() {
     let read = |options: Value| read(&json!({"stream": true, "stream_options": options}));
