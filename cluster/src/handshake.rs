@@ -294,7 +294,7 @@ pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     }
 
     let introduction = Introduction { member: me, page_tokens, link };
-    let welcome = Frame::welcome(version, introduction, |said| {
+    let welcome = Frame::welcome(version, &introduction, |said| {
         prove(&terms.key, b"accept", &theirs, &nonce, &[&hello, said])
     });
     budget.run(Duration::ZERO, write(stream, &welcome)).await?;

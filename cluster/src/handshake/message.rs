@@ -84,7 +84,7 @@ impl Frame {
             .concat(),
             Self::Challenge { nonce } => [&[CHALLENGE], nonce.as_slice()].concat(),
             Self::Proof { proof } => [&[PROOF], proof.as_bytes().as_slice()].concat(),
-            Self::Welcome { version, me, proof } => Self::welcome(*version, me.clone(), |_| *proof),
+            Self::Welcome { version, me, proof } => Self::welcome(*version, me, |_| *proof),
             Self::Done => vec![DONE],
             Self::Refused(refusal) => [[REFUSED].as_slice(), &bytes(&RefusalForm::from(refusal))].concat(),
         }
@@ -93,11 +93,11 @@ impl Frame {
     /// A welcome with the proof of all that stands before it.
     pub(super) fn welcome(
         version: u16,
-        me: Introduction,
+        me: &Introduction,
         prove: impl FnOnce(&[u8]) -> blake3::Hash,
     ) -> Vec<u8> {
         let mut said =
-            [[WELCOME].as_slice(), &version.to_be_bytes(), &bytes(&IntroductionForm::from(&me))].concat();
+            [[WELCOME].as_slice(), &version.to_be_bytes(), &bytes(&IntroductionForm::from(me))].concat();
         let proof = prove(&said);
         said.extend_from_slice(proof.as_bytes());
         said

@@ -116,7 +116,7 @@ async fn an_acceptor_without_the_cookie_is_refused_by_the_dialler() {
         write(&mut far, &Frame::Challenge { nonce: [0; 32] }.encode()).await.expect("sent");
         read(&mut far).await.expect("proof");
         let me = Introduction { member: b.member.clone(), page_tokens: None, link: LinkId(1) };
-        let welcome = Frame::welcome(1, me, |said| prove(&[0; 32], b"accept", &[0; 32], &[0; 32], &[said]));
+        let welcome = Frame::welcome(1, &me, |said| prove(&[0; 32], b"accept", &[0; 32], &[0; 32], &[said]));
         write(&mut far, &welcome).await.expect("sent");
         Frame::decode(&read(&mut far).await.expect("an answer"))
     };
@@ -244,7 +244,12 @@ async fn against_acceptor(terms: &Terms, bytes: &[u8]) -> (Result<Agreed, Failed
             _ => None,
         }
     };
-    let (accepted, answer) = tokio::join!(accept(&mut server, terms, LinkId(1), &mut budget, &proven), talk);
+    let listen = async {
+        let accepted = accept(&mut server, terms, LinkId(1), &mut budget, &proven).await;
+        drop(server);
+        accepted
+    };
+    let (accepted, answer) = tokio::join!(listen, talk);
     assert!(!proven.load(Ordering::Relaxed));
     (accepted, answer)
 }

@@ -27,7 +27,7 @@ pub(super) async fn dial(address: String, link: LinkId, shared: Arc<Shared>, kee
     let mut outcome = Outcome { address: Some(address.clone()), keeper };
     match connect(&address, link, &shared).await {
         Ok((stream, agreed, peer)) => {
-            outcome.shaken(Shaken { link, stream, agreed, peer, dialled: Some(address), begun })
+            outcome.shaken(Shaken { link, stream, agreed, peer, dialled: Some(address), begun });
         }
         Err(error) => outcome.failed(error),
     }

@@ -151,7 +151,7 @@ pub(super) struct KeeperState {
     events: Events,
     links: BTreeMap<LinkId, Entry>,
     /// Connections that wait for an older one to the same peer to vanish from ractor.
-    waiting: Vec<Box<Shaken>>,
+    waiting: Vec<Shaken>,
     /// The accept loop and the dials: they end with the keeper.
     tasks: JoinSet<()>,
     _ports: Vec<Port>,
@@ -198,7 +198,7 @@ impl Actor for Keeper {
                 state.tasks.spawn(dial::dial(address, new_link(), state.shared.clone(), myself));
             }
             LinksMsg::Close(link, why) => state.close(&myself, link, why),
-            LinksMsg::Shaken(shaken) => state.shaken(&myself, shaken),
+            LinksMsg::Shaken(shaken) => state.shaken(&myself, *shaken),
             LinksMsg::DialFailed { address, error } => state.tell(LinkEvent::DialFailed { address, error }),
             LinksMsg::Refused { peer, name, refusal, by_peer } => {
                 state.tell(LinkEvent::Refused { peer, name, refusal, by_peer });
@@ -244,7 +244,7 @@ impl KeeperState {
 
     /// Hands a connection to ractor, after any other to the same peer that it replaces has gone: ractor would choose
     /// between the two by rules of its own, and might keep the dead one.
-    fn shaken(&mut self, myself: &ActorRef<LinksMsg>, shaken: Box<Shaken>) {
+    fn shaken(&mut self, myself: &ActorRef<LinksMsg>, shaken: Shaken) {
         let peer = &shaken.agreed.member;
         let replaced: Vec<LinkId> = self
             .links
@@ -268,7 +268,7 @@ impl KeeperState {
         if self.links.values().any(closing) {
             self.waiting.push(shaken);
         } else {
-            self.hand_over(myself, *shaken);
+            self.hand_over(myself, shaken);
         }
     }
 
@@ -408,6 +408,6 @@ impl NodeEventSubscription for Watcher {
     fn node_session_authenticated(&self, _: NodeServerSessionInformation) {}
 
     fn node_session_ready(&self, ses: NodeServerSessionInformation) {
-        self.pass(&ses, |link| LinksMsg::Ready(link));
+        self.pass(&ses, LinksMsg::Ready);
     }
 }

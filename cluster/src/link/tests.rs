@@ -289,7 +289,7 @@ async fn a_dial_that_is_dropped_has_failed() {
     task.abort();
     match a.report().await {
         LinksMsg::DialFailed { address: named, error: DialError::Unreachable(_) } => {
-            assert_eq!(named, address)
+            assert_eq!(named, address);
         }
         _ => panic!("another report"),
     }
