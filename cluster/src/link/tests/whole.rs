@@ -204,16 +204,17 @@ fn of_two_simultaneous_dials_one_link_is_left() {
         // Whichever was kept, both ends come to have it and no other.
         let deadline = Instant::now() + LIMIT;
         let (at_a, at_b) = loop {
-            let (at_a, at_b) = (a.ask("links"), b.ask("links"));
-            match (at_a.split(' ').count(), at_b.split(' ').count()) {
-                (1, 1) if !at_a.is_empty() && !at_b.is_empty() => break (at_a, at_b),
-                _ if at_a.is_empty() && at_b.is_empty() => {
-                    a.order(&to_b);
-                    a.find(&outcomes);
-                }
-                _ => {}
+            // Each link with its numbers at this end and at the other.
+            let (links_a, links_b) = (a.ask("links"), b.ask("links"));
+            if links_a.is_empty() && links_b.is_empty() {
+                a.order(&to_b);
+                a.find(&outcomes);
+            } else if let Some((at_a, at_b)) = links_a.split_once(':')
+                && links_b == format!("{at_b}:{at_a}")
+            {
+                break (at_a.to_owned(), at_b.to_owned());
             }
-            assert!(Instant::now() < deadline, "links `{at_a}` and `{at_b}`");
+            assert!(Instant::now() < deadline, "links `{links_a}` and `{links_b}`");
         };
         assert_eq!(a.ask(&format!("send {at_a} node ping")), "sent");
         assert_eq!(b.find(&["got"]), "got node ping");

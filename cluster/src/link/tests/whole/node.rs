@@ -44,8 +44,8 @@ fn run() {
 /// What the node has been told.
 #[derive(Default)]
 struct View {
-    /// The links that are up.
-    links: BTreeMap<LinkId, Member>,
+    /// The links that are up: who is there, and their numbers there.
+    links: BTreeMap<LinkId, (Member, LinkId)>,
     /// The doors of all links that ever were up.
     doors: BTreeMap<LinkId, PeerDoors>,
 }
@@ -62,7 +62,8 @@ impl Gate for House {
     }
 
     fn judge<'a>(&'a self, peer: &'a Member, _: Option<u32>, _: bool) -> Judgement<'a> {
-        let newer = |other: &Member| other.id == peer.id && other.incarnation > peer.incarnation;
+        let newer =
+            |(other, _): &(Member, LinkId)| other.id == peer.id && other.incarnation > peer.incarnation;
         let older = self.view.lock().expect("whole").links.values().any(newer);
         let verdict = if (&peer.id, peer.incarnation) == (&self.me.id, self.me.incarnation) {
             Err(Refusal::Itself)
@@ -165,8 +166,8 @@ async fn live(me: Member, cookie: Cookie) {
                 say("re sent");
             }
             ["links"] => {
-                let links: Vec<String> =
-                    view.lock().expect("whole").links.keys().map(|link| link.0.to_string()).collect();
+                let pair = |(near, (_, far)): (&LinkId, &(Member, LinkId))| format!("{}:{}", near.0, far.0);
+                let links: Vec<String> = view.lock().expect("whole").links.iter().map(pair).collect();
                 say(&format!("re {}", links.join(" ")));
             }
             ["strangers"] => say(&format!("re {}", strangers())),
@@ -215,7 +216,7 @@ fn tell(view: &Mutex<View>, event: LinkEvent) {
                 link.0, member.id, member.incarnation, their_link.0
             ));
             view.doors.insert(link, doors);
-            assert!(view.links.insert(link, member).is_none(), "up once");
+            assert!(view.links.insert(link, (member, their_link)).is_none(), "up once");
         }
         LinkEvent::Doors { link, doors } => {
             say(&format!("doors {} {doors:?}", link.0));
