@@ -13,6 +13,8 @@ use crate::doors::{ControllerMsg, Doors, GatewayMsg, Offer};
 #[derive(Debug, Default)]
 pub(super) struct Workers {
     own: Option<WorkerAd>,
+    /// What the own worker reported last: it reports changes only, and outlives what it offers (drains, new incarnations).
+    own_load: BatchLoad,
     others: BTreeMap<NodeId, WorkerAd>,
     announced: BTreeMap<WorkerId, WorkerAd>,
     offers: Vec<Offer>,
@@ -24,10 +26,11 @@ impl Workers {
     }
 
     pub(super) fn set_own(&mut self, ad: Option<WorkerAd>) {
-        self.own = ad;
+        self.own = ad.map(|ad| WorkerAd { load: self.own_load, ..ad });
     }
 
     pub(super) fn set_own_load(&mut self, worker: &WorkerId, load: BatchLoad) {
+        self.own_load = load;
         if let Some(ad) = self.own.as_mut().filter(|ad| ad.info.id == *worker) {
             ad.load = load;
         }
