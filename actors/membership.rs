@@ -187,7 +187,7 @@ impl MembershipState {
         match message {
             MembershipMsg::Wire(ToNode::Beat(beat)) => self.beat(now, *beat, &mut fx),
             MembershipMsg::Wire(ToNode::Goodbye { id, incarnation, reason }) => {
-                if let Some(link) = self.link_to(&id, incarnation) {
+                for link in self.links_to(&id, incarnation) {
                     info!(node = %id, reason, "a node said goodbye");
                     self.core.goodbye(now, link, &mut fx);
                 }
@@ -243,12 +243,16 @@ impl MembershipState {
 
     fn beat(&mut self, now: Time, beat: Beat, fx: &mut Vec<MembershipEffect>) {
         let (id, incarnation) = (beat.member.id.clone(), beat.member.incarnation);
-        let Some(link) = self.link_to(&id, incarnation) else {
+        // It comes over each of its links, and does not say which.
+        let links: Vec<LinkId> = self.links_to(&id, incarnation);
+        if links.is_empty() {
             self.early.insert((id, incarnation), beat);
             return;
-        };
+        }
         let Beat { member, worker, peers, sessions } = beat;
-        self.core.beat(now, link, member, &peers, fx);
+        for link in links {
+            self.core.beat(now, link, member.clone(), &peers, fx);
+        }
         self.sessions.insert(id.clone(), sessions);
         self.workers.set_other(id, worker);
         self.workers_changed();
@@ -417,9 +421,9 @@ impl MembershipState {
         }
     }
 
-    fn link_to(&self, id: &NodeId, incarnation: u64) -> Option<LinkId> {
-        let mut links = self.core.links().into_iter();
-        links.find(|(_, of, life)| of == id && *life == incarnation).map(|(link, ..)| link)
+    fn links_to(&self, id: &NodeId, incarnation: u64) -> Vec<LinkId> {
+        let links = self.core.links().into_iter();
+        links.filter(|(_, of, life)| of == id && *life == incarnation).map(|(link, ..)| link).collect()
     }
 
     fn workers_changed(&mut self) {

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use config::{LogConfig, LogFormat};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// Buckets of request latencies in seconds: the union of what vLLM's and SGLang's dashboards use.
 const LATENCY: [f64; 17] =
@@ -15,8 +16,14 @@ const TOKENS: [f64; 12] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 5
 
 /// Starts logging. Fails on a second call and on a filter that does not parse.
 pub fn start_logs(log: &LogConfig) -> Result<()> {
-    let filter = EnvFilter::try_new(&log.level)
+    let mut filter = EnvFilter::try_new(&log.level)
         .with_context(|| format!("log.level = {:?} is no level and no filter", log.level))?;
+    // Every connection is a page of ractor's own remarks, and every line a chain of its spans. Who names it gets it.
+    if !log.level.contains("ractor") && filter.max_level_hint() > Some(LevelFilter::WARN) {
+        for quiet in ["ractor=warn", "ractor_cluster=warn"] {
+            filter = filter.add_directive(quiet.parse().context("a filter of our own")?);
+        }
+    }
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cluster::wire::{Door, Message, ToController, ToGateway, ToNode, ToWorker, open};
-use tracing::{debug, warn};
+use tracing::{debug, trace, warn};
 
 use super::{ControllerMsg, Doors, GatewayMsg, WorkerMsg};
 use crate::clock;
@@ -65,7 +65,14 @@ fn worker(doors: &Doors, message: ToWorker) {
 
 fn opened<M: Message>(bytes: &[u8]) -> Option<M> {
     match open::<M>(clock::now(), bytes) {
-        Ok((_, message)) => Some(message),
+        Ok((envelope, message)) => {
+            if let (Some((request, attempt)), Some(trace)) = (envelope.request, envelope.trace) {
+                // The link between the logs of two nodes: spans do not travel.
+                trace!(%request, %attempt, trace_id = format_args!("{:032x}", trace.trace_id), door = M::DOOR.as_str(),
+                       remaining = ?envelope.remaining, "message received");
+            }
+            Some(message)
+        }
         Err(e) => {
             warn!(door = M::DOOR.as_str(), error = %e, "a message of another node is not readable");
             metrics::counter!(crate::metrics::WIRE_FAILURES, "door" => M::DOOR.as_str()).increment(1);

@@ -22,7 +22,6 @@ fn b95_wrong_settings_are_named() {
     let none = dir.path().join("none.toml").to_str().unwrap().to_owned();
     for (args, words) in [
         (vec!["--role", "foo"], vec!["--role", "foo", "gateway, controller, worker, pool"]),
-        (vec!["--role", "worker"], vec!["node.roles", "worker", "--role all"]),
         (vec!["--role", "gateway", "--prefill"], vec!["--prefill"]),
         (vec!["--confg", "x"], vec!["--confg", "--config"]),
         (vec!["--engine", "pagd"], vec!["pagd", "paged"]),
@@ -97,9 +96,9 @@ fn a_dump_reads_back_and_layers_override() {
     assert_eq!(dump(&["--config", path], &[]), defaults);
     assert_eq!(dump(&[], &[("ACTOR_NODE_CONFIG", path)]), defaults);
 
-    fs::write(&file, "[node]\nname = \"from-file\"\n[runtime]\nmax-running = 20\nmax-waiting = 30\n")
+    fs::write(&file, "[cluster]\nname = \"from-file\"\n[runtime]\nmax-running = 20\nmax-waiting = 30\n")
         .unwrap();
-    let variables = [("ACTOR_NODE_NODE__NAME", "from-env"), ("ACTOR_NODE_RUNTIME__MAX_RUNNING", "21")];
+    let variables = [("ACTOR_NODE_CLUSTER__NAME", "from-env"), ("ACTOR_NODE_RUNTIME__MAX_RUNNING", "21")];
     let layered = dump(&["--config", path, "--name", "from-flag"], &variables);
     for line in ["name = \"from-flag\"", "max-running = 21", "max-waiting = 30", "max-batch-tokens = 512"] {
         assert!(layered.lines().any(|l| l == line), "{line} in {layered}");

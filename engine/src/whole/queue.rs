@@ -168,6 +168,7 @@ impl Queue {
         BatchLoad {
             running: state.live.len() as u32,
             waiting: state.waiting.len() as u32,
+            requests: state.requests.len() as u32,
             queued_prefill_tokens: waiting.chain(computing).sum(),
             prefilled_tokens: self.prefilled.load(Ordering::Relaxed),
             drawn_tokens: self.drawn.load(Ordering::Relaxed),
