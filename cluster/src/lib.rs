@@ -1,5 +1,6 @@
-//! What nodes are to each other. Today: who a process is ([`identity`]). Joining by seeds, membership and the wire
-//! forms of messages live here too once nodes run apart; roles in one process need none of it.
+//! What nodes are to each other: who a process is ([`identity`]), how two of them connect ([`link`], [`handshake`],
+//! [`cookie`], [`tls`]), where messages come in ([`port`]) and what they look like ([`wire`]). Who is a member is decided
+//! in `policies::membership`; roles in one process need none of this crate but the messages.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
