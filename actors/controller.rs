@@ -108,6 +108,9 @@ impl ControllerState {
                     self.owners.remove(&request);
                 }
             }
+            ControllerMsg::Wire(ToController::Accepted { request, attempt }) => {
+                self.core.accepted(now, request, attempt);
+            }
             ControllerMsg::Tick => {
                 self.core.tick(now, &mut effects);
                 metrics::gauge!(crate::metrics::BOOKED).set(f64::from(self.core.booked()));
@@ -164,5 +167,6 @@ fn placement_config(config: &ControllerConfig, seed: u64) -> PlacementConfig {
             Choice::PowerOfTwo => policies::placement::Choice::PowerOfTwo,
         },
         seed,
+        opinion_deadline: policies::policy::OPINION_DEADLINE,
     }
 }

@@ -238,6 +238,8 @@ impl WorkerState {
             models: vec![card.name.as_str().into()],
             max_context: card.max_context,
             max_requests,
+            // An engine that schedules for itself has no pages that others could look for.
+            page_tokens: if matches!(executor, Executor::Steps(_)) { batch.page_tokens } else { 0 },
         };
         let (doors, worker) = (self.args.doors.clone(), self.id.clone());
         let (child, age) = match executor {

@@ -61,6 +61,10 @@ text_id! {
     /// Whom requests are accounted to.
     TenantId
 }
+text_id! {
+    /// A policy as it is configured (`cache-aware`).
+    PolicyName
+}
 
 /// One life of a worker: a restarted worker keeps its node's name and gets a higher incarnation, so that messages
 /// about its former life are told apart.

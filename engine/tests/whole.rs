@@ -72,6 +72,7 @@ fn spec(prompt: &[Token], max_tokens: u32) -> RequestSpec {
         sampling: Arc::new(Sampling::default()),
         prompt_logprobs: false,
         props: Arc::default(),
+        session: None,
         deadline: Time::NEVER,
     }
 }

@@ -66,6 +66,7 @@ impl Load {
             sampling: Arc::new(Sampling::default()),
             prompt_logprobs: false,
             props: Arc::default(),
+            session: None,
             deadline: Time::NEVER,
         };
         self.batch.submit(Time::ZERO, spec).expect("the queue has no limit");

@@ -23,6 +23,7 @@ pub mod step;
 pub mod batch;
 pub mod membership;
 pub mod placement;
+pub mod policy;
 pub mod session;
 
 pub mod cost;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use config::ids::{Attempt, ModelId, RequestId};
+use config::ids::{Attempt, ModelId, RequestId, SessionId};
 
 use crate::kv::PageHash;
 use crate::time::Time;
@@ -111,6 +111,8 @@ pub struct RequestSpec {
     pub prompt_logprobs: bool,
     /// Hints for policies.
     pub props: Arc<Props>,
+    /// The conversation that it belongs to, where the client named one.
+    pub session: Option<SessionId>,
     /// When the gateway gives up on the request.
     pub deadline: Time,
 }

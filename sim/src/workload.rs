@@ -61,6 +61,7 @@ pub fn arrivals(scenario: &Scenario) -> Vec<Arrival> {
             sampling: Arc::new(sampling),
             prompt_logprobs: false,
             props: Arc::default(),
+            session: None,
             deadline: at + Span::from(w.deadline.get()),
         };
         Arrival { at, spec, leaves, reads }

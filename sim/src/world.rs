@@ -213,6 +213,7 @@ impl World {
                 models: vec![MODEL.into()],
                 max_context: worker.core().config().window(),
                 max_requests: self.scenario.cluster.max_requests,
+                page_tokens: self.scenario.cluster.page_tokens,
             };
             self.out.send(Event::Controller(ControllerMsg::Joined(info)));
         }
@@ -268,5 +269,6 @@ fn placement_config(cluster: &Cluster, seed: u64) -> PlacementConfig {
             Choice::PowerOfTwo => placement::Choice::PowerOfTwo,
         },
         seed,
+        opinion_deadline: policies::policy::OPINION_DEADLINE,
     }
 }

@@ -139,6 +139,7 @@ async fn start(shared: &Arc<Shared>, prepared: Prepared, arrived: Time) -> Resul
             sampling: Arc::new(sampling),
             prompt_logprobs: output.echo && output.logprobs,
             props: Arc::clone(&props),
+            session: None,
             credit: shared.limits.stream_credit,
             deadline,
         };

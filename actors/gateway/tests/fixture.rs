@@ -155,7 +155,11 @@ impl Actor for ControllerStub {
                 world.send(ToGateway::Placement(match rejection {
                     Some(reason) => PlacementEffect::Rejected { request, attempt, reason },
                     None => {
-                        let plan = Plan { worker: world.worker.clone(), why: "only-worker" };
+                        let plan = Plan {
+                            worker: world.worker.clone(),
+                            why: "only-worker",
+                            stages: std::sync::Arc::default(),
+                        };
                         PlacementEffect::Placed { request, attempt, plan }
                     }
                 }));

@@ -134,6 +134,13 @@ pub enum ToController {
         /// Its attempt.
         attempt: Attempt,
     },
+    /// The worker has taken the request.
+    Accepted {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
+    },
     /// A worker's figures have changed.
     WorkerLoad {
         /// The worker.
@@ -235,7 +242,9 @@ impl Message for ToController {
     fn request(&self) -> Option<(RequestId, Attempt)> {
         match self {
             Self::Place { request, .. } => Some((request.request, request.attempt)),
-            Self::Release { request, attempt } => Some((*request, *attempt)),
+            Self::Release { request, attempt } | Self::Accepted { request, attempt } => {
+                Some((*request, *attempt))
+            }
             Self::WorkerLoad { .. } => None,
         }
     }
@@ -243,7 +252,7 @@ impl Message for ToController {
     fn deadline(&self) -> Option<Time> {
         match self {
             Self::Place { request, .. } => Some(request.deadline),
-            Self::Release { .. } | Self::WorkerLoad { .. } => None,
+            Self::Release { .. } | Self::Accepted { .. } | Self::WorkerLoad { .. } => None,
         }
     }
 

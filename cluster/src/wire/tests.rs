@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use policies::batch::{BatchEffect, Refusal, TokenEvent};
@@ -145,6 +146,9 @@ fn place_request(number: u64, deadline: Time) -> PlaceRequest {
         max_tokens: 1,
         choices: 1,
         avoid: Vec::new(),
+        hashes: Arc::default(),
+        session: None,
+        props: Arc::default(),
         deadline,
     }
 }
@@ -274,7 +278,7 @@ fn values_that_no_sender_writes_are_refused() {
 
 #[test]
 fn words_that_this_build_does_not_know_are_read_as_others() {
-    let plan = Plan { worker: worker_id(), why: "a policy of tomorrow" };
+    let plan = Plan { worker: worker_id(), why: "a policy of tomorrow", stages: Arc::default() };
     let placed = PlacementEffect::Placed { request: request_id(), attempt: Attempt(0), plan };
     let bytes = seal(SENT, &ToGateway::Placement(placed), None).unwrap();
     let (_, read) = open::<ToGateway>(READ, &bytes).unwrap();
@@ -303,11 +307,18 @@ fn what_the_controller_says_keeps_its_words() {
             queue_timeout: Span::from_secs(1),
             choice,
             seed: 1,
+            opinion_deadline: policies::policy::OPINION_DEADLINE,
         });
         let mut effects = Vec::new();
         for worker in 0..2_u64 {
             let id = WorkerId::new(NodeId::from(format!("w{worker}")), 1);
-            let info = WorkerInfo { id, models: vec!["m".into()], max_context: 100, max_requests: 1 };
+            let info = WorkerInfo {
+                id,
+                models: vec!["m".into()],
+                max_context: 100,
+                max_requests: 1,
+                page_tokens: 16,
+            };
             placement.worker_joined(SENT, info, &mut effects);
             placement.place(SENT, place_request(worker * 2, Time::NEVER), &mut effects);
         }

@@ -231,6 +231,7 @@ fn request(rng: &mut Rng, number: u64) -> RequestSpec {
         sampling: Arc::new(Sampling { temperature: warm, seed: number, ..Sampling::default() }),
         prompt_logprobs: false,
         props: Arc::default(),
+        session: None,
         deadline: Time::NEVER,
     }
 }

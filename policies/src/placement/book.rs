@@ -1,6 +1,7 @@
 //! Booking and release: the one path by which a worker's load changes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use config::ids::{Attempt, RequestId, WorkerId};
 
@@ -10,7 +11,8 @@ use super::{
 };
 use crate::ensure_invariant;
 use crate::invariant::Broken;
-use crate::time::Time;
+use crate::policy::{PolicyMode, Stage};
+use crate::time::{Span, Time};
 
 impl Placement {
     /// Books `request` on `worker` and answers.
@@ -28,9 +30,10 @@ impl Placement {
         row.booked_tokens += tokens;
         row.placed += 1;
         row.last_chosen = self.choices;
-        let plan = Plan { worker, why };
+        let stages = Arc::new([chosen(why)]);
+        let plan = Plan { worker, why, stages };
         let (request, attempt) = (request.request, request.attempt);
-        self.bookings.insert((request, attempt), Booking { plan: plan.clone(), tokens });
+        self.bookings.insert((request, attempt), Booking { plan: plan.clone(), tokens, accepted: false });
         fx.push(PlacementEffect::Placed { request, attempt, plan });
     }
 
@@ -136,6 +139,19 @@ impl Placement {
             both.map(|w| w.request.request)
         );
         Ok(())
+    }
+}
+
+/// The stage of the choice itself.
+fn chosen(why: &'static str) -> Stage {
+    Stage {
+        policy: Stage::PLACEMENT.into(),
+        mode: PolicyMode::Prod,
+        action: why.into(),
+        why: String::new(),
+        numbers: Vec::new(),
+        saved: None,
+        took: Span::ZERO,
     }
 }
 

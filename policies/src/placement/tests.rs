@@ -1,12 +1,20 @@
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::*;
 use crate::invariant::{enforce, panic_on_broken};
+use crate::policy::OPINION_DEADLINE;
 
 const T: Time = Time(0);
 
 fn config() -> PlacementConfig {
-    PlacementConfig { max_queued: 4, queue_timeout: Span::from_secs(1), choice: Choice::LeastLoaded, seed: 1 }
+    PlacementConfig {
+        max_queued: 4,
+        queue_timeout: Span::from_secs(1),
+        choice: Choice::LeastLoaded,
+        seed: 1,
+        opinion_deadline: OPINION_DEADLINE,
+    }
 }
 
 fn id(n: u64, incarnation: u64) -> WorkerId {
@@ -14,7 +22,13 @@ fn id(n: u64, incarnation: u64) -> WorkerId {
 }
 
 fn info(n: u64, incarnation: u64, max_requests: u32) -> WorkerInfo {
-    WorkerInfo { id: id(n, incarnation), models: vec!["m".into()], max_context: 1000, max_requests }
+    WorkerInfo {
+        id: id(n, incarnation),
+        models: vec!["m".into()],
+        max_context: 1000,
+        max_requests,
+        page_tokens: 16,
+    }
 }
 
 fn ask(number: u64) -> PlaceRequest {
@@ -27,6 +41,9 @@ fn ask(number: u64) -> PlaceRequest {
         max_tokens: 10,
         choices: 1,
         avoid: Vec::new(),
+        hashes: Arc::default(),
+        session: None,
+        props: Arc::default(),
         deadline: Time::NEVER,
     }
 }

@@ -1,5 +1,7 @@
 //! What happens to a session, event by event.
 
+use std::sync::Arc;
+
 use config::ids::{Attempt, WorkerId};
 
 use super::{Failure, Phase, Session, SessionEffect};
@@ -308,6 +310,9 @@ impl Session {
             max_tokens: max.saturating_sub(live().min().unwrap_or(0)),
             choices: live().count() as u32,
             avoid: self.avoid.clone(),
+            hashes: Arc::clone(&self.spec.hashes),
+            session: self.spec.session.clone(),
+            props: Arc::clone(&self.spec.props),
             deadline: self.spec.deadline,
         }
     }

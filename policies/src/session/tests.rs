@@ -27,6 +27,7 @@ fn spec(choices: usize, max_tokens: u32) -> RequestSpec {
         sampling: Arc::new(Sampling::default()),
         prompt_logprobs: false,
         props: Arc::default(),
+        session: None,
         deadline: Time::ZERO + Span::from_secs(60),
     }
 }
@@ -36,7 +37,7 @@ fn worker(n: u64) -> WorkerId {
 }
 
 fn plan(n: u64) -> Plan {
-    Plan { worker: worker(n), why: "test" }
+    Plan { worker: worker(n), why: "test", stages: Arc::default() }
 }
 
 /// The token that every worker gives to a choice at an index.
@@ -480,7 +481,7 @@ impl Life {
         let (rng, s, fx) = (&mut self.rng, &mut self.session, &mut self.fx);
         let which = worker(rng.below(3));
         match rng.below(20) {
-            0..=2 => s.placed(T, attempt, Plan { worker: which, why: "test" }, fx),
+            0..=2 => s.placed(T, attempt, Plan { worker: which, why: "test", stages: Arc::default() }, fx),
             3 if rng.below(6) == 0 => {
                 let asked = self.asked.contains(&attempt.0);
                 if s.phase() == Phase::Placing && attempt == s.spec().attempt && asked {

@@ -22,6 +22,7 @@ form_enum!(ToController {
     0 => Place { gateway, request },
     1 => Release { request, attempt },
     2 => WorkerLoad { worker, load },
+    3 => Accepted { request, attempt },
 });
 
 form_enum!(ToWorker {

@@ -1,12 +1,13 @@
 //! What the controller is told and what it says.
 
 use policies::placement::{PlaceRequest, PlacementEffect, Plan, Rejection, WorkerInfo};
+use policies::policy::{PolicyMode, Stage};
 use policies::time::Time;
 
 use super::{Form, form_enum, form_struct, words};
 use crate::wire::codec::{DecodeError, Decoder, EncodeError, Encoder};
 
-form_struct!(WorkerInfo { id, models, max_context, max_requests });
+form_struct!(WorkerInfo { id, models, max_context, max_requests, page_tokens });
 
 form_struct!(PlaceRequest {
     request,
@@ -17,6 +18,9 @@ form_struct!(PlaceRequest {
     max_tokens,
     choices,
     avoid,
+    hashes,
+    session,
+    props,
 } not sent {
     // The envelope carries it.
     deadline: Time::NEVER
@@ -36,14 +40,23 @@ form_enum!(Rejection {
     4 => TooLong { tokens, window },
 });
 
+form_struct!(Stage { policy, mode, action, why, numbers, saved, took });
+
+form_enum!(PolicyMode { 0 => Off, 1 => Shadow, 2 => Prod });
+
 impl Form for Plan {
     fn put<E: Encoder>(&self, to: &mut E) -> Result<(), EncodeError> {
-        let Self { worker, why } = self;
+        let Self { worker, why, stages } = self;
         worker.put(to)?;
-        words::put(why, to)
+        words::put(why, to)?;
+        stages.put(to)
     }
 
     fn take<D: Decoder>(from: &mut D) -> Result<Self, DecodeError> {
-        Ok(Self { worker: Form::take(from)?, why: words::take(&words::WHY, words::OTHER_WHY, from)? })
+        Ok(Self {
+            worker: Form::take(from)?,
+            why: words::take(&words::WHY, words::OTHER_WHY, from)?,
+            stages: Form::take(from)?,
+        })
     }
 }

@@ -19,6 +19,7 @@ form_struct!(RequestSpec {
     prompt_logprobs,
     props,
     credit,
+    session,
 } not sent {
     // The envelope carries it.
     deadline: Time::NEVER

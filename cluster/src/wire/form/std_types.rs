@@ -1,5 +1,6 @@
 //! Numbers, text, lists and options.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -96,6 +97,16 @@ impl Form for String {
 
     fn take<D: Decoder>(from: &mut D) -> Result<Self, DecodeError> {
         take_text(from, str::to_owned)
+    }
+}
+
+impl Form for Cow<'static, str> {
+    fn put<E: Encoder>(&self, to: &mut E) -> Result<(), EncodeError> {
+        put_text(self, to)
+    }
+
+    fn take<D: Decoder>(from: &mut D) -> Result<Self, DecodeError> {
+        String::take(from).map(Cow::Owned)
     }
 }
 

@@ -4,7 +4,8 @@ use super::std_types::{put_text, take_text};
 use crate::wire::codec::{DecodeError, Decoder, EncodeError, Encoder};
 
 /// Why a plan chose its worker (`policies::placement`).
-pub(super) const WHY: [&str; 4] = ["least-loaded", "only-free-worker", "only-worker", "power-of-two"];
+pub(super) const WHY: [&str; 6] =
+    ["least-cost", "least-loaded", "only-free-worker", "only-worker", "pinned", "power-of-two"];
 
 /// What a word is read as that this build does not know.
 pub(super) const OTHER_WHY: &str = "remote";

@@ -1,14 +1,16 @@
 //! Any value of every type that travels, all fields and variants included.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use config::ids::{Attempt, ModelId, NodeId, RequestId, WorkerId};
+use config::ids::{Attempt, ModelId, NodeId, RequestId, SessionId, WorkerId};
 use config::role::RoleSet;
 use policies::batch::{BatchEffect, BatchLoad, Refusal, TokenEvent, Usage};
 use policies::kv::PageHash;
 use policies::membership::{Member, Peer};
 use policies::placement::{PlaceRequest, PlacementEffect, Plan, Rejection, WorkerInfo};
-use policies::request::{Finish, Logprobs, Prop, RequestSpec, ResumedChoice, Sampling};
+use policies::policy::{PolicyMode, Stage};
+use policies::request::{Finish, Logprobs, Prop, Props, RequestSpec, ResumedChoice, Sampling};
 use policies::step::SeqKey;
 use policies::time::{Span, Time};
 use proptest::collection::{btree_map, vec};
@@ -60,6 +62,7 @@ pub(super) fn to_controller() -> impl Strategy<Value = ToController> {
     prop_oneof![
         (node(), place_request()).prop_map(|(gateway, request)| ToController::Place { gateway, request }),
         (request(), attempt()).prop_map(|(request, attempt)| ToController::Release { request, attempt }),
+        (request(), attempt()).prop_map(|(request, attempt)| ToController::Accepted { request, attempt }),
         (worker(), load()).prop_map(|(worker, load)| ToController::WorkerLoad { worker, load }),
     ]
 }
@@ -153,8 +156,14 @@ fn worker_ad() -> impl Strategy<Value = WorkerAd> {
         descriptor,
         bytes,
     });
-    let info = (worker(), vec(model(), 0..3), any::<u32>(), any::<u32>()).prop_map(
-        |(id, models, max_context, max_requests)| WorkerInfo { id, models, max_context, max_requests },
+    let info = (worker(), vec(model(), 0..3), any::<[u32; 3]>()).prop_map(
+        |(id, models, [max_context, max_requests, page_tokens])| WorkerInfo {
+            id,
+            models,
+            max_context,
+            max_requests,
+            page_tokens,
+        },
     );
     (info, any::<bool>(), load(), vec(ad, 0..3)).prop_map(|(info, draining, load, models)| WorkerAd {
         info,
@@ -257,9 +266,15 @@ fn placement_effect() -> impl Strategy<Value = PlacementEffect> {
         Just("least-loaded"),
         Just("only-worker"),
         Just("only-free-worker"),
-        Just("power-of-two")
+        Just("power-of-two"),
+        Just("pinned"),
+        Just("least-cost")
     ];
-    let plan = (worker(), why).prop_map(|(worker, why)| Plan { worker, why });
+    let plan = (worker(), why, vec(stage(), 0..3)).prop_map(|(worker, why, stages)| Plan {
+        worker,
+        why,
+        stages: stages.into(),
+    });
     let reason = prop_oneof![
         model().prop_map(Rejection::UnknownModel),
         model().prop_map(Rejection::NoWorker),
@@ -286,9 +301,26 @@ fn placement_effect() -> impl Strategy<Value = PlacementEffect> {
     ]
 }
 
+fn stage() -> impl Strategy<Value = Stage> {
+    let mode = prop_oneof![Just(PolicyMode::Off), Just(PolicyMode::Shadow), Just(PolicyMode::Prod)];
+    let numbers = vec((text().prop_map(Cow::Owned), any::<f64>()), 0..3);
+    (text(), mode, text(), text(), numbers, option::of(any::<i64>()), any::<u64>()).prop_map(
+        |(policy, mode, action, why, numbers, saved, took)| Stage {
+            policy: policy.into(),
+            mode,
+            action: action.into(),
+            why,
+            numbers,
+            saved,
+            took: Span(took),
+        },
+    )
+}
+
 fn place_request() -> impl Strategy<Value = PlaceRequest> {
-    (request(), attempt(), model(), any::<[u32; 4]>(), vec(worker(), 0..3), deadline()).prop_map(
-        |(request, attempt, model, n, avoid, deadline)| PlaceRequest {
+    let hints = (hashes(), option::of(text().prop_map(SessionId::from)), props());
+    (request(), attempt(), model(), any::<[u32; 4]>(), vec(worker(), 0..3), hints, deadline()).prop_map(
+        |(request, attempt, model, n, avoid, (hashes, session, props), deadline)| PlaceRequest {
             request,
             attempt,
             model,
@@ -297,9 +329,26 @@ fn place_request() -> impl Strategy<Value = PlaceRequest> {
             max_tokens: n[2],
             choices: n[3],
             avoid,
+            hashes: hashes.into(),
+            session,
+            props: Arc::new(props),
             deadline,
         },
     )
+}
+
+fn hashes() -> impl Strategy<Value = Vec<PageHash>> {
+    vec(any::<[u8; 16]>().prop_map(PageHash), 0..4)
+}
+
+fn props() -> impl Strategy<Value = Props> {
+    let prop = prop_oneof![
+        any::<i64>().prop_map(Prop::Int),
+        any::<f64>().prop_map(Prop::Float),
+        any::<bool>().prop_map(Prop::Bool),
+        text().prop_map(Prop::Text),
+    ];
+    btree_map(text(), prop, 0..4)
 }
 
 fn spec() -> impl Strategy<Value = RequestSpec> {
@@ -309,17 +358,16 @@ fn spec() -> impl Strategy<Value = RequestSpec> {
         ended,
         unread,
     });
-    let prop = prop_oneof![
-        any::<i64>().prop_map(Prop::Int),
-        any::<f64>().prop_map(Prop::Float),
-        any::<bool>().prop_map(Prop::Bool),
-        text().prop_map(Prop::Text),
-    ];
     let ids = (request(), attempt(), model(), deadline());
-    let lists = (tokens(), vec(any::<[u8; 16]>().prop_map(PageHash), 0..4), vec(resumed, 0..3), tokens());
-    let rest = (sampling(), btree_map(text(), prop, 0..4), any::<[u32; 2]>(), any::<[bool; 2]>());
+    let lists = (tokens(), hashes(), vec(resumed, 0..3), tokens());
+    let session = option::of(text().prop_map(SessionId::from));
+    let rest = (sampling(), props(), session, any::<[u32; 2]>(), any::<[bool; 2]>());
     (ids, lists, rest).prop_map(
-        |((id, attempt, model, deadline), (prompt, hashes, resumed, end), (sampling, props, n, flags))| {
+        |(
+            (id, attempt, model, deadline),
+            (prompt, hashes, resumed, end),
+            (sampling, props, session, n, flags),
+        )| {
             RequestSpec {
                 id,
                 attempt,
@@ -334,6 +382,7 @@ fn spec() -> impl Strategy<Value = RequestSpec> {
                 prompt_logprobs: flags[1],
                 props: Arc::new(props),
                 credit: n[1],
+                session,
                 deadline,
             }
         },

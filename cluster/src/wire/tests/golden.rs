@@ -7,7 +7,8 @@ use config::ids::{Attempt, NodeId};
 use policies::batch::{BatchEffect, BatchLoad, Refusal, Usage};
 use policies::kv::PageHash;
 use policies::membership::{Member, Peer};
-use policies::placement::{PlaceRequest, PlacementEffect, Rejection, WorkerInfo};
+use policies::placement::{PlaceRequest, PlacementEffect, Plan, Rejection, WorkerInfo};
+use policies::policy::{PolicyMode, Stage};
 use policies::request::{Finish, Logprobs, Prop, RequestSpec, ResumedChoice, Sampling};
 use policies::time::Span;
 
@@ -55,7 +56,13 @@ fn to_node() {
         draining: false,
         http: Some("a:2".to_owned()),
     };
-    let info = WorkerInfo { id: worker_id(), models: vec!["m".into()], max_context: 2048, max_requests: 8 };
+    let info = WorkerInfo {
+        id: worker_id(),
+        models: vec!["m".into()],
+        max_context: 2048,
+        max_requests: 8,
+        page_tokens: 16,
+    };
     let models = vec![ModelAd { name: "m".into(), descriptor: [0xab; 32], bytes: 70_000 }];
     let worker = Some(WorkerAd { info, draining: true, load: load(), models });
     let peers = vec![Peer { id: NodeId::from("n2"), incarnation: 2, address: "b:1".to_owned() }];
@@ -71,7 +78,16 @@ fn to_node() {
 #[test]
 fn to_gateway() {
     let (worker, request, attempt) = (worker_id(), request_id(), Attempt(1));
-    let plan = policies::placement::Plan { worker: worker.clone(), why: "least-loaded" };
+    let stage = Stage {
+        policy: "cache-aware".into(),
+        mode: PolicyMode::Shadow,
+        action: "would_hit".into(),
+        why: "w".to_owned(),
+        numbers: vec![("n".into(), 0.5)],
+        saved: Some(-2),
+        took: Span(9),
+    };
+    let plan = Plan { worker: worker.clone(), why: "least-loaded", stages: vec![stage].into() };
     pinned(
         &ToGateway::Placement(PlacementEffect::Placed { request, attempt, plan }),
         "010101fd010000000000edfe0701000101fb2c010000fd010000000000edfe0701027731090c6c656173742d6c6f61646564",
@@ -134,6 +150,9 @@ fn to_controller() {
         max_tokens: 16,
         choices: 1,
         avoid: vec![worker_id()],
+        hashes: vec![PageHash([0xef; 16])].into(),
+        session: Some("s".into()),
+        props: Arc::new([("a".to_owned(), Prop::Int(-1))].into()),
         deadline: SENT + Span::from_secs(1),
     };
     pinned(
@@ -144,6 +163,10 @@ fn to_controller() {
     pinned(
         &ToController::Release { request, attempt },
         "010201fd010000000000edfe0701000101fb2c0101fd010000000000edfe0701",
+    );
+    pinned(
+        &ToController::Accepted { request, attempt },
+        "010201fd010000000000edfe0701000101fb2c0103fd010000000000edfe0701",
     );
     pinned(
         &ToController::WorkerLoad { worker: worker_id(), load: load() },
@@ -182,6 +205,7 @@ fn to_worker() {
         prompt_logprobs: true,
         props: Arc::new(props.into_iter().map(|(name, prop)| (name.to_owned(), prop)).collect()),
         credit: 64,
+        session: Some("s".into()),
         deadline: SENT + Span::from_secs(1),
     };
     let to = worker_id();

@@ -6,14 +6,19 @@ use std::sync::Arc;
 use config::ids::{Attempt, RequestId};
 
 use super::model::{Engine, solo, solo_prompt};
+use super::replay::Replay;
 use crate::batch::{Batch, BatchConfig, BatchEffect, BatchLoad, PageHasher, Refusal, TokenEvent, Usage};
+use crate::kv::events::Recording;
 use crate::kv::{Fingerprint, page_hashes};
 use crate::request::{Logprobs, RequestSpec, ResumedChoice, Sampling, Token};
 use crate::step::StepPlan;
 use crate::time::Time;
 
 pub(super) fn config(page_tokens: u32, pages: u32) -> BatchConfig {
-    BatchConfig::sized(page_tokens, pages, 4096, Fingerprint::of(&[("model", b"test")]))
+    BatchConfig {
+        kv_events: Recording::Tokens,
+        ..BatchConfig::sized(page_tokens, pages, 4096, Fingerprint::of(&[("model", b"test")]))
+    }
 }
 
 /// A request of one choice with no end tokens, and the right page hashes for `config`.
@@ -32,6 +37,7 @@ pub(super) fn request(config: &BatchConfig, number: u64, prompt: &[Token], max_t
         sampling: Arc::new(Sampling { seed: number, ..Sampling::default() }),
         prompt_logprobs: false,
         props: Arc::default(),
+        session: None,
         deadline: Time::NEVER,
     }
 }
@@ -66,21 +72,27 @@ pub(super) struct Driver {
     specs: BTreeMap<Id, RequestSpec>,
     /// How far each choice of a request with credit may go.
     granted: BTreeMap<(Id, u32), u32>,
+    /// The scheduler's page hashes are the real ones.
+    real_hashes: bool,
+    replay: Replay,
+    /// Leaves the events of pages to the test.
+    pub(super) silent: bool,
 }
 
 impl Driver {
     pub(super) fn new(config: &BatchConfig) -> Self {
-        Self::over(config, Batch::new(config.clone()))
+        Self::over(config, Batch::new(config.clone()), true)
     }
 
     pub(super) fn with_hasher(config: &BatchConfig, hasher: PageHasher) -> Self {
-        Self::over(config, Batch::with_hasher(config.clone(), hasher))
+        Self::over(config, Batch::with_hasher(config.clone(), hasher), false)
     }
 
-    fn over(config: &BatchConfig, batch: Batch) -> Self {
+    fn over(config: &BatchConfig, batch: Batch, real_hashes: bool) -> Self {
         let engine = Engine::new(config);
         let (received, specs, granted) = Default::default();
-        Self { batch, engine, now: Time(1), received, specs, granted }
+        let (replay, silent) = (Replay::default(), false);
+        Self { batch, engine, now: Time(1), received, specs, granted, real_hashes, replay, silent }
     }
 
     pub(super) fn submit(&mut self, spec: &RequestSpec) -> Result<(), Refusal> {
@@ -237,6 +249,9 @@ impl Driver {
         self.batch.take_effects(&mut effects);
         self.absorb(effects);
         self.batch.check().unwrap();
+        if !self.silent {
+            self.replay.follow(&mut self.batch, self.real_hashes);
+        }
     }
 
     fn absorb(&mut self, effects: Vec<BatchEffect>) {

@@ -1,0 +1,258 @@
+//! Policies that the controller asks where a request should run: what they see, what they say, and what is recorded.
+//!
+//! A policy is pure, like every core: it is shown events ([`ClusterPolicy::observe`]) and asked about requests
+//! ([`ClusterPolicy::opinion`]); it books nothing and decides nothing. [`crate::placement`] collects the opinions of all
+//! and decides: filters first, then pins in the order of the policies, then the weighted sum of costs, then the least
+//! load. Live, each policy sits in an actor of its own, so that one that panics or is slow costs its own opinion and
+//! nothing else; the simulator calls the same objects inline.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use config::ids::{Attempt, PolicyName, RequestId, SessionId, WorkerId};
+
+use crate::invariant::Broken;
+use crate::placement::PlaceRequest;
+use crate::time::{Span, Time};
+
+/// How long a request waits for opinions, where nothing else is configured.
+pub const OPINION_DEADLINE: Span = Span::from_millis(20);
+
+/// A policy of the cluster plane. Object-safe and pure.
+pub trait ClusterPolicy: Send + fmt::Debug {
+    /// The name by which it is configured.
+    fn name(&self) -> PolicyName;
+
+    /// Something happened. Events come in order; the same one may come twice (after a reload or a restart the
+    /// controller tells again which workers there are and what is placed) and has to change nothing the second time.
+    fn observe(&mut self, now: Time, event: &PolicyEvent);
+
+    /// What it thinks of a request. Has to be quick: the request waits for it.
+    fn opinion(&mut self, now: Time, query: &PolicyQuery) -> Opinion;
+
+    /// Called about once a second: the time to forget, and to propose what should be done without being asked.
+    fn tick(&mut self, now: Time, actions: &mut Vec<PolicyAction>);
+
+    /// The first broken invariant.
+    ///
+    /// # Errors
+    /// As each policy says.
+    fn check(&self) -> Result<(), Broken>;
+}
+
+/// What a policy may propose on a tick. No policy proposes anything so far, which the type says: it has no value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PolicyAction {}
+
+/// What is done with what a policy says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PolicyMode {
+    /// It is not asked, and nothing is recorded.
+    Off,
+    /// It is asked, and what it would have done is recorded; the choice is the same as without it.
+    Shadow,
+    /// What it says counts.
+    #[default]
+    Prod,
+}
+
+impl PolicyMode {
+    /// The mode as it is configured and shown.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Shadow => "shadow",
+            Self::Prod => "prod",
+        }
+    }
+}
+
+impl fmt::Display for PolicyMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How the controller treats one policy of its list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PolicyConfig {
+    /// Which one. A name is in the list once.
+    pub name: PolicyName,
+    /// What is done with what it says.
+    pub mode: PolicyMode,
+    /// Factor of its costs beside those of other policies; 1 where only one has costs. Not negative.
+    pub weight: f64,
+}
+
+impl PolicyConfig {
+    /// The policy `name` in production, with weight 1.
+    #[must_use]
+    pub fn new(name: PolicyName) -> Self {
+        Self { name, mode: PolicyMode::Prod, weight: 1.0 }
+    }
+}
+
+/// A question to a policy: plain data that can cross a mailbox, shared by all policies that are asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PolicyQuery {
+    /// The request.
+    pub request: Arc<PlaceRequest>,
+    /// The workers that could take it now, by name. At least one.
+    pub rows: Arc<[CandidateRow]>,
+}
+
+/// A worker that could take the request now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CandidateRow {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Tokens to compute and to generate that are booked on it, here and by others.
+    pub work_tokens: u64,
+    /// Of those, tokens of prompts that are not computed yet, as far as that is known: what the worker reported last,
+    /// and what was placed there and not accepted yet.
+    pub prefill_tokens: u64,
+    /// Requests that it has, placed here and by others.
+    pub requests: u32,
+    /// Requests that it takes at once.
+    pub max_requests: u32,
+    /// KV pages that sequences held when it last reported.
+    pub pages_used: u32,
+    /// KV pages that it has; 0: it has not said.
+    pub pages_total: u32,
+    /// Leading tokens of this prompt whose pages it holds, as far as the directory knows.
+    pub hit_tokens: u32,
+    /// Larger for a worker that was chosen later; 0: never.
+    pub last_chosen: u64,
+}
+
+impl CandidateRow {
+    /// Tokens of `request`'s prompt that this worker would have to compute.
+    #[must_use]
+    pub fn uncached(&self, request: &PlaceRequest) -> u64 {
+        request.prompt_tokens.saturating_sub(self.hit_tokens).into()
+    }
+
+    /// The row with the least work, the least recently chosen one among equals. None only where there are no rows.
+    #[must_use]
+    pub fn least_loaded(rows: &[Self]) -> Option<&Self> {
+        rows.iter().min_by_key(|r| (r.work_tokens, r.last_chosen))
+    }
+}
+
+/// What happened in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PolicyEvent {
+    /// A worker takes requests.
+    WorkerJoined(WorkerId),
+    /// This life of a worker is over. Each request on it comes as `Failed` before.
+    WorkerLeft(WorkerId),
+    /// A request was placed; the worker has not taken it yet.
+    Placed(PlacedAt),
+    /// The worker took it.
+    Accepted(PlacedAt),
+    /// Its worker was lost.
+    Failed(PlacedAt),
+    /// The attempt is over: done, cancelled, or turned away by the worker (then it was never accepted).
+    Released(PlacedAt),
+}
+
+/// An attempt of a request on a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedAt {
+    /// The request.
+    pub request: RequestId,
+    /// Its attempt.
+    pub attempt: Attempt,
+    /// Its session, where the client named one.
+    pub session: Option<SessionId>,
+    /// The worker.
+    pub worker: WorkerId,
+}
+
+/// What a policy thinks of a request.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Opinion {
+    /// Workers that should not take it. Where all policies together would leave nobody, none is excluded.
+    pub exclude: Vec<WorkerId>,
+    /// The worker that should.
+    pub pin: Option<Pin>,
+    /// What it would cost on each worker, in tokens; the lower the better. Of a worker that is left out the cost is
+    /// taken for the highest one named. Empty: no matter.
+    pub costs: Vec<(WorkerId, u64)>,
+    /// What it does about the request, in one word for metrics (`hit`, `cold`, `bound`, …).
+    pub action: &'static str,
+    /// Why, for people.
+    pub why: String,
+    /// The figures that it went by.
+    pub numbers: Vec<(&'static str, f64)>,
+    /// Prompt tokens that need not be computed since it was heard, over the least loaded worker; negative where it costs
+    /// some.
+    pub saved: Option<i64>,
+}
+
+impl Opinion {
+    /// Nothing to say on this request, and why.
+    #[must_use]
+    pub fn none(action: &'static str, why: impl Into<String>) -> Self {
+        Self { action, why: why.into(), ..Self::default() }
+    }
+}
+
+/// A wish for one worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pin {
+    /// The worker.
+    pub worker: WorkerId,
+    /// It counts although another policy excludes the worker. A worker that cannot take the request gets it in no case.
+    pub hard: bool,
+}
+
+/// A decision on a request, or a part of one, as it is logged and shown to the client.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stage {
+    /// Whose: a policy's, or [`Stage::PLACEMENT`].
+    pub policy: PolicyName,
+    /// Whether it counted.
+    pub mode: PolicyMode,
+    /// What was done, in one word; `would_…` in shadow.
+    pub action: Cow<'static, str>,
+    /// Why, for people.
+    pub why: String,
+    /// The figures that it went by.
+    pub numbers: Vec<(Cow<'static, str>, f64)>,
+    /// As [`Opinion::saved`].
+    pub saved: Option<i64>,
+    /// How long it took; zero where it was asked inline.
+    pub took: Span,
+}
+
+impl Stage {
+    /// The name under which the controller's own choice is recorded, the last stage of every placement.
+    pub const PLACEMENT: &'static str = "placement";
+
+    /// The stage of a policy that was asked and said `opinion`.
+    #[must_use]
+    pub fn of(policy: PolicyName, mode: PolicyMode, opinion: &Opinion, took: Span) -> Self {
+        let action = match mode {
+            PolicyMode::Shadow => format!("would_{}", opinion.action).into(),
+            PolicyMode::Off | PolicyMode::Prod => opinion.action.into(),
+        };
+        Self {
+            policy,
+            mode,
+            action,
+            why: opinion.why.clone(),
+            numbers: opinion.numbers.iter().map(|&(name, value)| (name.into(), value)).collect(),
+            saved: opinion.saved,
+            took,
+        }
+    }
+
+    /// The stage of a policy that was not heard (`late`, `failed`).
+    #[must_use]
+    pub fn skipped(policy: PolicyName, mode: PolicyMode, why: String, took: Span) -> Self {
+        Self { policy, mode, action: "skipped".into(), why, numbers: Vec::new(), saved: None, took }
+    }
+}
