@@ -12,6 +12,20 @@ mod refuse;
 mod status;
 // Certificates.
 mod tls;
+// Requests of every kind, their answers, and streams that are compared with them.
+mod streams;
+// What a cluster answers is what one node answers.
+mod serve;
+// Streams whose worker is lost.
+mod resume;
+// SIGTERM to each kind of node.
+mod drain;
+// Clients that do not read.
+mod credit;
+// Engines that panic, stall or are busy for long.
+mod engine_loss;
+// A minute of workers that come and go.
+mod churn;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

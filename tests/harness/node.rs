@@ -23,8 +23,8 @@ pub(crate) const STEPS: &str = "actor_node_engine_step_seconds_count";
 pub(crate) const SESSIONS: &str = "actor_node_gateway_sessions";
 pub(crate) const REQUESTS: &str = "actor_node_requests_total";
 pub(crate) const HTTP_REQUESTS: &str = "actor_node_http_requests_total";
-const BROKEN_INVARIANTS: &str = "actor_node_broken_invariants_total";
-const TASK_PANICS: &str = "actor_node_task_panics_total";
+pub(crate) const BROKEN_INVARIANTS: &str = "actor_node_broken_invariants_total";
+pub(crate) const TASK_PANICS: &str = "actor_node_task_panics_total";
 const RESTARTS: &str = "actor_node_actor_restarts_total";
 
 /// Lines of a node's log that are kept for a failing test's message.
