@@ -10,6 +10,7 @@ use engine::store::ModelFiles;
 use engine::whole::{WholeEngine, WholeOptions};
 use engine::{Engine, EngineError, ModelCard};
 use policies::batch::BatchConfig;
+use policies::kv::events::Recording;
 use policies::time::Time;
 use tracing::{info, warn};
 
@@ -121,6 +122,7 @@ fn steps(config: &Config, engine: Box<dyn Engine>, card: ModelCard) -> Loaded {
         prefix_cache: config.runtime.prefix_cache,
         watermark: config.runtime.watermark as f32,
         fingerprint: card.fingerprint,
+        kv_events: Recording::Off,
     };
     info!(
         model = card.name,

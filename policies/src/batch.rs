@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use config::ids::{Attempt, PageId, RequestId};
 
+use crate::kv::events::{KvEvent, Recording};
 use crate::kv::table::PageTable;
 use crate::kv::{Fingerprint, PageHash};
 use crate::request::{Finish, Logprobs, Token};
@@ -60,6 +61,9 @@ pub struct BatchConfig {
     pub watermark: f32,
     /// What the engine's pages depend on beside their tokens.
     pub fingerprint: Fingerprint,
+    /// Record from the start which pages can be found, for [`Batch::take_kv_events`]; [`Batch::record_kv_events`]
+    /// changes it later.
+    pub kv_events: Recording,
 }
 
 impl BatchConfig {
@@ -77,6 +81,7 @@ impl BatchConfig {
             prefix_cache: true,
             watermark: 0.01,
             fingerprint,
+            kv_events: Recording::Off,
         }
     }
 
@@ -195,8 +200,10 @@ impl Batch {
         config.max_batch_tokens = config.max_batch_tokens.max(1);
         config.max_running = config.max_running.clamp(1, config.max_batch_tokens);
         config.max_waiting = config.max_waiting.max(1);
+        let mut table = PageTable::new(config.pages, config.page_tokens);
+        table.record(config.kv_events);
         Self {
-            table: PageTable::new(config.pages, config.page_tokens),
+            table,
             config,
             hasher,
             requests: Slab::new(),
@@ -232,6 +239,27 @@ impl Batch {
     /// without a step) to the end of `effects`.
     pub fn take_effects(&mut self, effects: &mut Vec<BatchEffect>) {
         effects.append(&mut self.effects);
+    }
+
+    /// Moves what changed since the last call in the set of pages that can be found to the end of `events`, in order.
+    /// Nothing changes while nothing is recorded; a driver that has recording on takes the events with every step, for
+    /// they are kept until then.
+    pub fn take_kv_events(&mut self, events: &mut Vec<KvEvent>) {
+        self.table.take_events(events);
+    }
+
+    /// From now on records this. What was recorded and not taken is dropped: whoever starts to listen begins with
+    /// [`Batch::kv_snapshot`].
+    pub fn record_kv_events(&mut self, what: Recording) {
+        self.config.kv_events = what;
+        self.table.record(what);
+    }
+
+    /// All pages that can be found, in order of their hashes: what replaying all events gives, those included that
+    /// [`Batch::take_kv_events`] has not given yet.
+    #[must_use]
+    pub fn kv_snapshot(&self) -> Vec<PageHash> {
+        self.table.findable().collect()
     }
 
     /// Takes nothing new from now on; what is here goes on to its end.

@@ -4,6 +4,8 @@ use blake3::Hasher;
 
 use crate::request::Token;
 
+pub mod directory;
+pub mod events;
 pub mod table;
 pub mod tier;
 

@@ -4,6 +4,8 @@ mod model;
 
 mod driver;
 
+mod replay;
+
 mod random;
 
 mod cache;

@@ -17,6 +17,7 @@ use config::ids::PageId;
 use crate::ensure_invariant;
 use crate::invariant::Broken;
 use crate::kv::PageHash;
+use crate::kv::events::{KvEvent, Recorder, Recording};
 use crate::request::Token;
 
 const NONE: u32 = u32::MAX;
@@ -34,6 +35,7 @@ pub struct PageTable {
     oldest: u32,
     newest: u32,
     idle: u32,
+    recorder: Recorder,
 }
 
 #[derive(Clone, Debug)]
@@ -77,7 +79,24 @@ impl PageTable {
             oldest: NONE,
             newest: NONE,
             idle: 0,
+            recorder: Recorder::default(),
         }
+    }
+
+    /// Records which pages become findable and which stop being so, for [`PageTable::take_events`]; what was recorded
+    /// and not taken is dropped. Off at first.
+    pub fn record(&mut self, what: Recording) {
+        self.recorder = Recorder { what, events: Vec::new() };
+    }
+
+    /// Moves what was recorded since the last call to the end of `events`, in order.
+    pub fn take_events(&mut self, events: &mut Vec<KvEvent>) {
+        events.append(&mut self.recorder.events);
+    }
+
+    /// All pages that can be found, in order of their hashes.
+    pub fn findable(&self) -> impl ExactSizeIterator<Item = PageHash> + '_ {
+        self.index.keys().copied()
     }
 
     /// Pages in all.
@@ -209,6 +228,8 @@ impl PageTable {
         if let Some(parent) = parent {
             self.add_children(parent, 1);
         }
+        let before = parent.and_then(|p| self.pages[p.index()].cached).map(|c| c.hash);
+        self.recorder.stored(hash, before, tokens);
         Published::Now
     }
 
@@ -233,6 +254,7 @@ impl PageTable {
             {
                 self.unlink(page);
                 self.index.remove(&cached.hash);
+                self.recorder.removed(cached.hash);
                 self.pages[page.index()].cached = None;
                 if let Some(parent) = cached.parent {
                     self.add_children(parent, -1);

@@ -195,6 +195,7 @@ fn prompt_logprobs_are_computed_in_full() {
 fn wrong_or_missing_hashes_cost_hits_and_nothing_else() {
     let config = config(4, 64);
     let mut driver = Driver::new(&config);
+    driver.real_hashes = false;
     let mut wrong = request(&config, 0, &prompt(0, 20), 4);
     wrong.hashes = request(&config, 9, &prompt(1, 20), 4).hashes;
     let mut none = request(&config, 1, &prompt(0, 20), 4);

@@ -72,8 +72,8 @@ pub(super) struct Driver {
     specs: BTreeMap<Id, RequestSpec>,
     /// How far each choice of a request with credit may go.
     granted: BTreeMap<(Id, u32), u32>,
-    /// The scheduler's page hashes are the real ones.
-    real_hashes: bool,
+    /// Pages have the hashes of their content.
+    pub(super) real_hashes: bool,
     replay: Replay,
     /// Leaves the events of pages to the test.
     pub(super) silent: bool,
