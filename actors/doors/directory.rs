@@ -95,6 +95,12 @@ impl Doors {
         self.write(|known| known.peers.remove(id));
     }
 
+    /// Whether there is a link to that node.
+    #[must_use]
+    pub fn is_linked(&self, id: &NodeId) -> bool {
+        self.read(|known| known.peers.contains_key(id))
+    }
+
     /// Names the other node whose controller leads; none when this node's own does, or stands in. Gives back whether
     /// that is news.
     pub fn set_leader(&self, leader: Option<NodeId>) -> bool {
@@ -152,12 +158,19 @@ impl Doors {
 
     /// Asks the controller that leads for a place, or this node's own where there is none. Gives back who was asked.
     pub fn place(&self, message: ToController) -> Option<Placer> {
-        let (leader, stand_in) = self.read(|known| (known.leader.clone(), known.stand_in));
-        let placer = leader.map_or(Placer::Here, Placer::At);
-        if placer == Placer::Here && stand_in {
+        match self.read(|known| known.leader.clone()) {
+            Some(leader) if self.to_peer(&leader, &message) => Some(Placer::At(leader)),
+            // Its link is breaking; that will be news in a moment.
+            Some(_) | None => self.place_here(message),
+        }
+    }
+
+    /// Asks this node's own controller, or its stand-in, for a place.
+    pub fn place_here(&self, message: ToController) -> Option<Placer> {
+        if self.read(|known| known.stand_in) {
             metrics::counter!(crate::metrics::STAND_IN_PLACEMENTS).increment(1);
         }
-        self.to_placer(&placer, message).then_some(placer)
+        self.to_controller(ControllerMsg::Wire(message)).then_some(Placer::Here)
     }
 
     /// Sends to the controller that has placed a request.

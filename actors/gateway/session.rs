@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use crate::clock;
-use crate::doors::GatewayMsg;
+use crate::doors::{GatewayMsg, Placer};
 
 use super::Shared;
 use super::assemble::{Assembler, ScoredToken};
@@ -221,6 +221,8 @@ pub(crate) struct SessionState {
     timing: Timing,
     /// The timer for the core's next deadline, with that deadline.
     timer: Option<(Time, AbortHandle)>,
+    /// The next place is this node's own choice.
+    own_choice: bool,
 }
 
 impl Actor for SessionActor {
@@ -240,7 +242,18 @@ impl Actor for SessionActor {
         let config = SessionConfig { retry_limit: shared.limits.retry_limit, backoff: RETRY_BACKOFF };
         let core = Session::new(spec, config);
         let (cached, abort, timer) = (None, None, None);
-        Ok(SessionState { shared, core, track, choices, discard_output, cached, abort, timing, timer })
+        Ok(SessionState {
+            shared,
+            core,
+            track,
+            choices,
+            discard_output,
+            cached,
+            abort,
+            timing,
+            timer,
+            own_choice: false,
+        })
     }
 
     async fn post_start(
@@ -353,13 +366,43 @@ impl SessionState {
     fn placement(&mut self, effect: PlacementEffect, now: Time, fx: &mut Vec<SessionEffect>) {
         match effect {
             PlacementEffect::Placed { attempt, plan, .. } => self.core.placed(now, attempt, plan, fx),
-            PlacementEffect::Rejected { attempt, reason, .. } => self.core.rejected(now, attempt, reason, fx),
+            PlacementEffect::Rejected { attempt, reason, .. } => {
+                if !self.asked_here(attempt, &reason, now, fx) {
+                    self.core.rejected(now, attempt, reason, fx);
+                }
+            }
             PlacementEffect::Lost { attempt, worker, .. } => {
-                if attempt == self.core.spec().attempt {
+                // What a controller elsewhere cannot reach may be fine for this node, whose own links tell what is lost.
+                let hearsay = self.asked_elsewhere() && self.shared.doors.is_linked(&worker.node);
+                if attempt == self.core.spec().attempt && !hearsay {
                     self.core.worker_lost(now, &worker, fx);
                 }
             }
         }
+    }
+
+    /// A controller that has just started, or come back, may not have met the workers yet that this node sees: where one
+    /// of another node knows none, this node's own choice counts.
+    fn asked_here(
+        &mut self,
+        attempt: Attempt,
+        reason: &Rejection,
+        now: Time,
+        fx: &mut Vec<SessionEffect>,
+    ) -> bool {
+        let knows_none = matches!(reason, Rejection::UnknownModel(_) | Rejection::NoWorker(_));
+        if !knows_none || !self.asked_elsewhere() || attempt != self.core.spec().attempt {
+            return false;
+        }
+        let before = fx.len();
+        self.core.ask_again(now, fx);
+        self.own_choice = fx.len() > before;
+        self.own_choice
+    }
+
+    /// Another node's controller was asked for the place.
+    fn asked_elsewhere(&self) -> bool {
+        matches!(self.track.update(|held| held.booked.clone()), Some(Placer::At(_)))
     }
 
     fn event(&mut self, event: BatchEffect, now: Time, fx: &mut Vec<SessionEffect>) {
@@ -391,7 +434,12 @@ impl SessionState {
         match effect {
             SessionEffect::Place(request) => {
                 let (id, attempt, model) = (request.request, request.attempt, request.model.clone());
-                let placer = doors.place(ToController::Place { gateway: self.shared.node.clone(), request });
+                let ask = ToController::Place { gateway: self.shared.node.clone(), request };
+                let placer = if std::mem::take(&mut self.own_choice) {
+                    doors.place_here(ask)
+                } else {
+                    doors.place(ask)
+                };
                 if placer.is_none() {
                     self.core.rejected(now, attempt, Rejection::NoWorker(model), more);
                 }
@@ -406,8 +454,7 @@ impl SessionState {
             }
             SessionEffect::Submit { worker, spec } => {
                 self.track.update(|held| held.worker = Some(worker.clone()));
-                let submit =
-                    ToWorker::Submit { to: worker.clone(), gateway: self.shared.node.clone(), spec };
+                let submit = ToWorker::Submit { to: worker.clone(), gateway: self.shared.node.clone(), spec };
                 if !doors.to_worker(&worker, submit) {
                     self.core.worker_lost(now, &worker, more);
                 }

@@ -128,7 +128,11 @@ impl Membership {
         let wait = if rarely { self.wait(u32::MAX) } else { self.wait(failures) };
         let Some(target) = self.targets.get_mut(address) else { return false };
         target.next = now + wait;
-        let news = target.error.as_ref() != Some(&error);
+        // Nobody there is nobody there, whatever the system calls it this time.
+        let news = match (&target.error, &error) {
+            (Some(DialError::Unreachable(_)), DialError::Unreachable(_)) => false,
+            (before, error) => before.as_ref() != Some(error),
+        };
         target.error = Some(error);
         news
     }

@@ -201,6 +201,7 @@ fn only_another_failure_is_news() {
     let mut news = |now, error| node.0.dial_failed(ms(now), "a:1", error, &mut Vec::new());
     assert!(news(1, unreachable()));
     assert!(!news(2, unreachable()));
+    assert!(!news(2, DialError::Unreachable("connection reset".to_owned())), "still nobody there");
     assert!(news(3, DialError::Refused("busy".to_owned())));
     assert!(news(4, unreachable()));
     node.dialled(5, 1, &member("a", 1), "a:1");
