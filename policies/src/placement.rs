@@ -3,7 +3,10 @@
 //! One path: admit → (queue) → select → book → reply; an undeliverable reply, a rejection by the worker, the end of the
 //! request and the loss of the worker all release the booking by the same call. Bookings are keyed by request and
 //! attempt, so that leftovers of an earlier attempt release nothing.
-
+//!
+//! Where there are policies, "select" asks each of them about the workers that could take the request now, and waits for
+//! their opinions up to a deadline ([`consult`]). While it waits nothing is booked; what was free may be taken by the
+//! time the choice is made, so the choice looks again. Without policies there is no such step.
 //!
 //! A worker's load is counted from the moment of choice, not from its first answer: a burst of requests then spreads
 //! although no worker has reported anything yet. What a worker reports beyond what is booked here at the time is taken
@@ -11,19 +14,27 @@
 //! until the next report.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
-use config::ids::{Attempt, ModelId, RequestId, WorkerId};
+use config::ids::{Attempt, ModelId, RequestId, SessionId, WorkerId};
 
 use crate::batch::BatchLoad;
+use crate::kv::PageHash;
+use crate::kv::directory::{Directory, Feed};
+use crate::kv::events::KvEvent;
+use crate::policy::PolicyEvent;
 use crate::rng::Rng;
-use crate::time::{Span, Time};
+use crate::time::Time;
 
 mod book;
+mod consult;
+mod policies;
 mod select;
 mod types;
 
 pub use types::{
-    Choice, PlaceRequest, PlacementConfig, PlacementEffect, Plan, Rejection, WorkerInfo, WorkerView,
+    Choice, PlaceRequest, PlacementConfig, PlacementEffect, Plan, PolicyView, PolicyWork, Rejection, Ticket,
+    WorkerInfo, WorkerView,
 };
 
 #[cfg(test)]
@@ -48,6 +59,11 @@ pub struct Placement {
     queue: VecDeque<Waiting>,
     /// Counts choices, for "least recently used".
     choices: u64,
+    policies: policies::PolicySet,
+    /// Requests about which policies are being asked.
+    pending: BTreeMap<Ticket, consult::Consultation>,
+    tickets: u64,
+    directory: Directory,
 }
 
 #[derive(Debug)]
@@ -60,6 +76,8 @@ struct Row {
     /// Requests and tokens that the last report had beyond what was booked at the time.
     foreign: u32,
     foreign_tokens: u64,
+    /// Prompt tokens of bookings that the worker has not taken yet; it reports those that it has.
+    fresh_prefill: u64,
     placed: u64,
     last_chosen: u64,
 }
@@ -68,15 +86,26 @@ struct Row {
 struct Booking {
     plan: Plan,
     tokens: u64,
+    /// Of those, prompt tokens to compute.
+    prefill: u64,
+    session: Option<SessionId>,
     /// The worker has taken the request.
     accepted: bool,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    request: PlaceRequest,
+    request: Arc<PlaceRequest>,
     since: Time,
     until: Time,
+    /// It has been in the queue, so its model is known; it waits where a new one would be turned away.
+    queued: bool,
+}
+
+impl Waiting {
+    fn key(&self) -> (RequestId, Attempt) {
+        (self.request.request, self.request.attempt)
+    }
 }
 
 impl Placement {
@@ -91,26 +120,34 @@ impl Placement {
             bookings: BTreeMap::new(),
             queue: VecDeque::new(),
             choices: 0,
+            policies: policies::PolicySet::default(),
+            pending: BTreeMap::new(),
+            tickets: 0,
+            directory: Directory::new(),
         }
     }
 
     /// A worker is ready, or says again what it offers. A higher incarnation of a node takes the place of a lower one,
     /// whose requests are lost; a lower one than known is a message from the past and changes nothing.
-    pub fn worker_joined(&mut self, _now: Time, info: WorkerInfo, fx: &mut Vec<PlacementEffect>) {
+    pub fn worker_joined(&mut self, now: Time, info: WorkerInfo, fx: &mut Vec<PlacementEffect>) {
         let lives: Vec<WorkerId> =
             self.workers.keys().filter(|id| id.node == info.id.node && **id != info.id).cloned().collect();
         if lives.iter().any(|id| id.incarnation > info.id.incarnation) {
             return;
         }
         for former in lives {
-            self.forget(&former, fx);
+            self.forget(now, &former, fx);
         }
         for model in &info.models {
             if !self.models.contains(model) {
                 self.models.push(model.clone());
             }
         }
-        match self.workers.get_mut(&info.id) {
+        let id = info.id.clone();
+        if self.config.directory && info.page_tokens > 0 && self.directory.join(&id) {
+            self.policies.resync(id.clone());
+        }
+        match self.workers.get_mut(&id) {
             Some(row) => row.info = info,
             None => {
                 let row = Row {
@@ -121,20 +158,22 @@ impl Placement {
                     booked_tokens: 0,
                     foreign: 0,
                     foreign_tokens: 0,
+                    fresh_prefill: 0,
                     placed: 0,
                     last_chosen: 0,
                 };
-                self.workers.insert(row.info.id.clone(), row);
+                self.workers.insert(id.clone(), row);
+                self.policies.tell(now, &PolicyEvent::WorkerJoined(id));
             }
         }
-        self.place_waiting(fx);
+        self.place_waiting(now, fx);
     }
 
     /// A worker reports its load. Reports of unknown workers are dropped. Frees a place only where others had taken it:
     /// our own are counted by bookings.
     pub fn worker_load(
         &mut self,
-        _now: Time,
+        now: Time,
         worker: &WorkerId,
         load: BatchLoad,
         fx: &mut Vec<PlacementEffect>,
@@ -145,7 +184,7 @@ impl Placement {
         row.foreign_tokens = load.outstanding_tokens.saturating_sub(row.booked_tokens);
         row.load = load;
         if row.foreign < before {
-            self.place_waiting(fx);
+            self.place_waiting(now, fx);
         }
     }
 
@@ -157,10 +196,10 @@ impl Placement {
     }
 
     /// This life of a worker is over: its bookings are lost.
-    pub fn worker_left(&mut self, _now: Time, worker: &WorkerId, fx: &mut Vec<PlacementEffect>) {
-        self.forget(worker, fx);
+    pub fn worker_left(&mut self, now: Time, worker: &WorkerId, fx: &mut Vec<PlacementEffect>) {
+        self.forget(now, worker, fx);
         // A request may have waited only because this worker was another one than those to avoid.
-        self.place_waiting(fx);
+        self.place_waiting(now, fx);
     }
 
     /// A session asks for a place: the answer comes at once or when there is room. Asking again for an attempt that is
@@ -172,53 +211,64 @@ impl Placement {
             fx.push(PlacementEffect::Placed { request: key.0, attempt: key.1, plan });
             return;
         }
-        if self.queue.iter().any(|w| (w.request.request, w.request.attempt) == key) {
+        if self.queue.iter().any(|w| w.key() == key) || self.pending.values().any(|c| c.key() == key) {
             return;
         }
-        match self.select(&request) {
-            select::Selected::Place(worker, why) => self.book(&request, worker, why, fx),
-            select::Selected::Wait => self.wait(now, request, fx),
-            select::Selected::Reject(reason) => {
-                fx.push(PlacementEffect::Rejected { request: key.0, attempt: key.1, reason });
-            }
+        let until = (now + self.config.queue_timeout).min(request.deadline);
+        let waiting = Waiting { request: Arc::new(request), since: now, until, queued: false };
+        if let Some(waiting) = self.consider(now, waiting, fx) {
+            self.wait(waiting, fx);
         }
     }
 
     /// The worker has taken the request. Only now a session is bound to it.
-    pub fn accepted(&mut self, _now: Time, request: RequestId, attempt: Attempt) {
-        if let Some(booking) = self.bookings.get_mut(&(request, attempt)) {
-            booking.accepted = true;
+    pub fn accepted(&mut self, now: Time, request: RequestId, attempt: Attempt) {
+        let Some(booking) = self.bookings.get_mut(&(request, attempt)) else { return };
+        if std::mem::replace(&mut booking.accepted, true) {
+            return;
+        }
+        if let Some(row) = self.workers.get_mut(&booking.plan.worker) {
+            row.fresh_prefill -= booking.prefill;
+        }
+        if self.policies.are_any() {
+            let event = PolicyEvent::Accepted(booking.placed_at(request, attempt));
+            self.policies.tell(now, &event);
         }
     }
 
     /// An attempt is over, wherever it stands. Unknown ones (an earlier attempt, a worker that is gone) are nothing.
     pub fn release(
         &mut self,
-        _now: Time,
+        now: Time,
         request: RequestId,
         attempt: Attempt,
         fx: &mut Vec<PlacementEffect>,
     ) {
-        if self.unbook(request, attempt) {
-            self.place_waiting(fx);
+        let key = (request, attempt);
+        let before = self.pending.len();
+        self.pending.retain(|_, c| c.key() != key);
+        if self.unbook(now, request, attempt) || self.pending.len() < before {
+            self.place_waiting(now, fx);
         } else {
-            self.queue.retain(|w| (w.request.request, w.request.attempt) != (request, attempt));
+            self.queue.retain(|w| w.key() != key);
         }
     }
 
     /// A gateway process is gone ([`RequestId::gateway`]): what it asked for is released or no longer waits.
-    pub fn gateway_left(&mut self, _now: Time, gateway: u64, fx: &mut Vec<PlacementEffect>) {
+    pub fn gateway_left(&mut self, now: Time, gateway: u64, fx: &mut Vec<PlacementEffect>) {
         self.queue.retain(|w| w.request.request.gateway != gateway);
+        self.pending.retain(|_, c| c.key().0.gateway != gateway);
         let keys = self.bookings.keys();
         let booked: Vec<_> = keys.copied().filter(|(request, _)| request.gateway == gateway).collect();
         for (request, attempt) in booked {
-            self.unbook(request, attempt);
+            self.unbook(now, request, attempt);
         }
-        self.place_waiting(fx);
+        self.place_waiting(now, fx);
     }
 
-    /// Turns away what has waited too long.
+    /// Goes on without opinions that are late, and turns away what has waited too long.
     pub fn tick(&mut self, now: Time, fx: &mut Vec<PlacementEffect>) {
+        self.conclude_late(now, fx);
         self.queue.retain(|waiting| {
             let over = waiting.until <= now;
             if over {
@@ -235,7 +285,8 @@ impl Placement {
     /// When [`Placement::tick`] has to be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        self.queue.iter().map(|w| w.until).min()
+        let waiting = self.queue.iter().map(|w| w.until);
+        waiting.chain(self.pending.values().map(consult::Consultation::until)).min()
     }
 
     /// Requests that wait for a worker.
@@ -244,18 +295,25 @@ impl Placement {
         self.queue.len() as u32
     }
 
+    /// Requests about which policies are being asked.
+    #[must_use]
+    pub fn consulting(&self) -> u32 {
+        self.pending.len() as u32
+    }
+
     /// Requests that are booked on a worker.
     #[must_use]
     pub fn booked(&self) -> u32 {
         self.bookings.len() as u32
     }
 
-    /// Whether any attempt of `request` waits here or is booked.
+    /// Whether any attempt of `request` waits here, is being thought about, or is booked.
     #[must_use]
     pub fn is_booked(&self, request: RequestId) -> bool {
         let attempts = (request, Attempt(0))..=(request, Attempt(u32::MAX));
         self.bookings.range(attempts).next().is_some()
             || self.queue.iter().any(|w| w.request.request == request)
+            || self.pending.values().any(|c| c.key().0 == request)
     }
 
     /// Models that at least one worker offers now (a draining one included), in the order in which they appeared.
@@ -277,5 +335,42 @@ impl Placement {
             placed: row.placed,
         };
         self.workers.values().map(view).collect()
+    }
+
+    /// Message `seq` of what a worker tells about its pages. A gap asks for a snapshot by [`PolicyWork::Resync`].
+    pub fn kv_events(&mut self, worker: &WorkerId, seq: u64, events: &[KvEvent]) -> Feed {
+        let feed = self.directory.events(worker, seq, events);
+        self.fed(worker, feed)
+    }
+
+    /// A part of a snapshot of a worker's pages, as [`Directory::snapshot`] takes it.
+    pub fn kv_snapshot(
+        &mut self,
+        worker: &WorkerId,
+        seq: u64,
+        part: u32,
+        parts: u32,
+        pages: &[PageHash],
+    ) -> Feed {
+        let feed = self.directory.snapshot(worker, seq, part, parts, pages);
+        self.fed(worker, feed)
+    }
+
+    fn fed(&mut self, worker: &WorkerId, feed: Feed) -> Feed {
+        if matches!(feed, Feed::Gap { .. }) {
+            self.policies.resync(worker.clone());
+        }
+        feed
+    }
+
+    /// Who holds which pages. Empty without [`PlacementConfig::directory`].
+    #[must_use]
+    pub const fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// Sweeps the directory a little ([`Directory::tidy`]); true while there is more to do.
+    pub fn tidy_directory(&mut self, parts: usize) -> bool {
+        self.directory.tidy(parts)
     }
 }

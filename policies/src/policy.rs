@@ -16,6 +16,12 @@ use crate::invariant::Broken;
 use crate::placement::PlaceRequest;
 use crate::time::{Span, Time};
 
+pub mod cache_aware;
+pub mod session_affinity;
+
+#[cfg(test)]
+mod testing;
+
 /// How long a request waits for opinions, where nothing else is configured.
 pub const OPINION_DEADLINE: Span = Span::from_millis(20);
 

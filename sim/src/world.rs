@@ -270,5 +270,6 @@ fn placement_config(cluster: &Cluster, seed: u64) -> PlacementConfig {
         },
         seed,
         opinion_deadline: policies::policy::OPINION_DEADLINE,
+        directory: false,
     }
 }

@@ -1,92 +1,122 @@
 //! Booking and release: the one path by which a worker's load changes.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
 use config::ids::{Attempt, RequestId, WorkerId};
 
-use super::select::Selected;
+use super::consult::Consultation;
+use super::select::Chosen;
 use super::{
     Booking, GENERATION_ESTIMATE, PlaceRequest, Placement, PlacementEffect, Plan, Rejection, Waiting,
 };
 use crate::ensure_invariant;
 use crate::invariant::Broken;
-use crate::policy::{PolicyMode, Stage};
-use crate::time::{Span, Time};
+use crate::policy::PolicyEvent;
+use crate::time::Time;
 
 impl Placement {
-    /// Books `request` on `worker` and answers.
+    /// Books `request` where it was chosen to go, and answers.
     pub(super) fn book(
         &mut self,
+        now: Time,
         request: &PlaceRequest,
-        worker: WorkerId,
-        why: &'static str,
+        chosen: Chosen,
         fx: &mut Vec<PlacementEffect>,
     ) {
+        let Chosen { worker, why, stages, hit_tokens } = chosen;
         let Some(row) = self.workers.get_mut(&worker) else { return };
-        let tokens = work_of(request);
+        // Pages that are found are work only where policies that look for them decide: shadow changes nothing.
+        let hit = if self.policies.decide() { hit_tokens } else { 0 };
+        let prefill = u64::from(request.prompt_tokens.saturating_sub(hit));
+        let tokens = prefill + output_of(request);
         self.choices += 1;
         row.booked += 1;
         row.booked_tokens += tokens;
+        row.fresh_prefill += prefill;
         row.placed += 1;
         row.last_chosen = self.choices;
-        let stages = Arc::new([chosen(why)]);
-        let plan = Plan { worker, why, stages };
+        let plan = Plan { worker, why, stages: stages.into() };
+        let session = request.session.clone();
         let (request, attempt) = (request.request, request.attempt);
-        self.bookings.insert((request, attempt), Booking { plan: plan.clone(), tokens, accepted: false });
+        let booking = Booking { plan: plan.clone(), tokens, prefill, session, accepted: false };
+        if self.policies.are_any() {
+            let event = PolicyEvent::Placed(booking.placed_at(request, attempt));
+            self.policies.tell(now, &event);
+        }
+        self.bookings.insert((request, attempt), booking);
         fx.push(PlacementEffect::Placed { request, attempt, plan });
     }
 
     /// Takes a booking back; whether there was one.
-    pub(super) fn unbook(&mut self, request: RequestId, attempt: Attempt) -> bool {
+    pub(super) fn unbook(&mut self, now: Time, request: RequestId, attempt: Attempt) -> bool {
         let Some(booking) = self.bookings.remove(&(request, attempt)) else { return false };
         if let Some(row) = self.workers.get_mut(&booking.plan.worker) {
             row.booked -= 1;
             row.booked_tokens -= booking.tokens;
+            if !booking.accepted {
+                row.fresh_prefill -= booking.prefill;
+            }
+        }
+        if self.policies.are_any() {
+            let event = PolicyEvent::Released(booking.placed_at(request, attempt));
+            self.policies.tell(now, &event);
         }
         true
     }
 
-    /// Removes a worker with all that was booked on it.
-    pub(super) fn forget(&mut self, worker: &WorkerId, fx: &mut Vec<PlacementEffect>) {
+    /// Removes a worker with all that was booked on it, and what is known of its pages.
+    pub(super) fn forget(&mut self, now: Time, worker: &WorkerId, fx: &mut Vec<PlacementEffect>) {
+        self.directory.remove(worker);
         if self.workers.remove(worker).is_none() {
             return;
         }
+        let told = self.policies.are_any();
         self.bookings.retain(|&(request, attempt), booking| {
             let stays = booking.plan.worker != *worker;
             if !stays {
                 fx.push(PlacementEffect::Lost { request, attempt, worker: worker.clone() });
+                if told {
+                    self.policies.tell(now, &PolicyEvent::Failed(booking.placed_at(request, attempt)));
+                }
             }
             stays
         });
+        if told {
+            self.policies.tell(now, &PolicyEvent::WorkerLeft(worker.clone()));
+        }
     }
 
-    /// Puts `request` at the end of the queue, or turns it away when that is full.
-    pub(super) fn wait(&mut self, now: Time, request: PlaceRequest, fx: &mut Vec<PlacementEffect>) {
+    /// Puts `waiting` at the end of the queue, or turns it away when that is full.
+    pub(super) fn wait(&mut self, waiting: Waiting, fx: &mut Vec<PlacementEffect>) {
+        if let Some(waiting) = self.admit(waiting, fx) {
+            self.queue.push_back(waiting);
+        }
+    }
+
+    /// As [`Placement::wait`], but at the front.
+    pub(super) fn wait_first(&mut self, waiting: Waiting, fx: &mut Vec<PlacementEffect>) {
+        if let Some(waiting) = self.admit(waiting, fx) {
+            self.queue.push_front(waiting);
+        }
+    }
+
+    fn admit(&self, waiting: Waiting, fx: &mut Vec<PlacementEffect>) -> Option<Waiting> {
         let queued = self.queued();
         if queued >= self.config.max_queued {
             let reason = Rejection::QueueFull { queued };
-            let (request, attempt) = (request.request, request.attempt);
+            let (request, attempt) = waiting.key();
             fx.push(PlacementEffect::Rejected { request, attempt, reason });
-            return;
+            return None;
         }
-        let until = (now + self.config.queue_timeout).min(request.deadline);
-        self.queue.push_back(Waiting { request, since: now, until });
+        Some(Waiting { queued: true, ..waiting })
     }
 
     /// Places what waits and now can be, first come first served.
-    pub(super) fn place_waiting(&mut self, fx: &mut Vec<PlacementEffect>) {
+    pub(super) fn place_waiting(&mut self, now: Time, fx: &mut Vec<PlacementEffect>) {
         let mut rest = std::mem::take(&mut self.queue);
         while let Some(waiting) = rest.pop_front() {
-            match self.select(&waiting.request) {
-                Selected::Place(worker, why) => self.book(&waiting.request, worker, why, fx),
-                Selected::Wait => self.queue.push_back(waiting),
-                // It was admitted, so the model is known; its last worker is gone or drains, and another may come.
-                Selected::Reject(Rejection::NoWorker(_)) => self.queue.push_back(waiting),
-                Selected::Reject(reason) => {
-                    let (request, attempt) = (waiting.request.request, waiting.request.attempt);
-                    fx.push(PlacementEffect::Rejected { request, attempt, reason });
-                }
+            if let Some(waiting) = self.consider(now, waiting, fx) {
+                self.queue.push_back(waiting);
             }
         }
     }
@@ -96,7 +126,7 @@ impl Placement {
     /// # Errors
     /// When the counters of a worker are not the sums of its bookings, a booking is on an unknown worker, a node has two lives, or the queue is over its limit.
     pub fn check(&self) -> Result<(), Broken> {
-        let mut sums: BTreeMap<&WorkerId, (u32, u64)> = BTreeMap::new();
+        let mut sums: BTreeMap<&WorkerId, (u32, u64, u64)> = BTreeMap::new();
         for ((request, attempt), booking) in &self.bookings {
             let worker = &booking.plan.worker;
             ensure_invariant!(
@@ -105,16 +135,17 @@ impl Placement {
                 "{request}/{attempt} is booked on {worker}"
             );
             let sum = sums.entry(worker).or_default();
-            *sum = (sum.0 + 1, sum.1 + booking.tokens);
+            let fresh = if booking.accepted { 0 } else { booking.prefill };
+            *sum = (sum.0 + 1, sum.1 + booking.tokens, sum.2 + fresh);
         }
         let mut former: Option<&WorkerId> = None;
         for (worker, row) in &self.workers {
             let sum = sums.get(worker).copied().unwrap_or_default();
             ensure_invariant!(
-                sum == (row.booked, row.booked_tokens),
+                sum == (row.booked, row.booked_tokens, row.fresh_prefill),
                 "placement_counters_are_sums",
                 "{worker} counts {:?}, its bookings are {sum:?}",
-                (row.booked, row.booked_tokens)
+                (row.booked, row.booked_tokens, row.fresh_prefill)
             );
             ensure_invariant!(
                 former.is_none_or(|f| f.node != worker.node),
@@ -130,33 +161,22 @@ impl Placement {
             self.queued(),
             self.config.max_queued
         );
-        let both =
-            self.queue.iter().find(|w| self.bookings.contains_key(&(w.request.request, w.request.attempt)));
+        let asked: BTreeSet<_> = self.pending.values().map(Consultation::key).collect();
+        let waits = self.queue.iter().map(Waiting::key);
+        let twice = waits
+            .clone()
+            .find(|key| asked.contains(key))
+            .or_else(|| waits.chain(asked.iter().copied()).find(|key| self.bookings.contains_key(key)));
         ensure_invariant!(
-            both.is_none(),
-            "placement_queued_or_booked",
-            "{:?} is both",
-            both.map(|w| w.request.request)
+            twice.is_none() && asked.len() == self.pending.len(),
+            "placement_queued_or_asked_about_or_booked",
+            "{twice:?} is in two places"
         );
         Ok(())
     }
 }
 
-/// The stage of the choice itself.
-fn chosen(why: &'static str) -> Stage {
-    Stage {
-        policy: Stage::PLACEMENT.into(),
-        mode: PolicyMode::Prod,
-        action: why.into(),
-        why: String::new(),
-        numbers: Vec::new(),
-        saved: None,
-        took: Span::ZERO,
-    }
-}
-
-/// Tokens of work that a request stands for.
-fn work_of(request: &PlaceRequest) -> u64 {
-    let output = u64::from(request.max_tokens.min(GENERATION_ESTIMATE)) * u64::from(request.choices);
-    u64::from(request.prompt_tokens) + output
+/// Tokens that a request is expected to generate.
+fn output_of(request: &PlaceRequest) -> u64 {
+    u64::from(request.max_tokens.min(GENERATION_ESTIMATE)) * u64::from(request.choices)
 }

@@ -2,38 +2,54 @@
 
 use config::ids::{ModelId, WorkerId};
 
+use super::consult::Consultation;
 use super::{Choice, DEFAULT_MODEL, PlaceRequest, Placement, Rejection, Row};
+use crate::policy::{Opinion, PolicyMode, Stage};
+use crate::time::{Span, Time};
 
-/// What can be done for a request now.
+/// Workers that could take a request now, by name.
 #[derive(Debug)]
-pub(super) enum Selected {
-    /// Book it there.
-    Place(WorkerId, &'static str),
-    /// Someone can take it, later.
-    Wait,
-    /// Nobody can.
-    Reject(Rejection),
+pub(super) struct Free<'a> {
+    pub(super) rows: Vec<&'a Row>,
+    /// There is no other that could take it later.
+    pub(super) only: bool,
+}
+
+/// A worker that was chosen.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    pub(super) worker: WorkerId,
+    pub(super) why: &'static str,
+    pub(super) stages: Vec<Stage>,
+    /// Prompt tokens that it is taken to have.
+    pub(super) hit_tokens: u32,
+}
+
+impl Free<'_> {
+    pub(super) fn names(&self) -> Vec<WorkerId> {
+        self.rows.iter().map(|r| r.info.id.clone()).collect()
+    }
 }
 
 impl Placement {
-    /// Chooses for `request`; books nothing.
-    pub(super) fn select(&mut self, request: &PlaceRequest) -> Selected {
-        let model = match self.resolve(&request.model) {
-            Ok(model) => model,
-            Err(reason) => return Selected::Reject(reason),
-        };
+    /// The workers that could take `request` now; none: it has to wait.
+    ///
+    /// # Errors
+    /// Nobody can take it, now or later.
+    pub(super) fn free(&self, request: &PlaceRequest) -> Result<Free<'_>, Rejection> {
+        let model = self.resolve(&request.model)?;
         let serving: Vec<&Row> =
             self.workers.values().filter(|r| !r.draining && r.info.models.contains(&model)).collect();
         if serving.is_empty() {
             // A request under way waits for its worker to come back; a new one is told at once.
             return match request.attempt.0 {
-                0 => Selected::Reject(Rejection::NoWorker(model)),
-                _ => Selected::Wait,
+                0 => Err(Rejection::NoWorker(model)),
+                _ => Ok(Free { rows: Vec::new(), only: false }),
             };
         }
         let window = serving.iter().map(|r| r.info.max_context).max().unwrap_or(0);
         if request.context_tokens >= window {
-            return Selected::Reject(Rejection::TooLong { tokens: request.context_tokens, window });
+            return Err(Rejection::TooLong { tokens: request.context_tokens, window });
         }
         let fits: Vec<&Row> =
             serving.into_iter().filter(|r| request.context_tokens < r.info.max_context).collect();
@@ -41,19 +57,87 @@ impl Placement {
             fits.iter().filter(|r| !request.avoid.contains(&r.info.id)).copied().collect();
         let eligible = if others.is_empty() { fits } else { others };
         let only = eligible.len() == 1;
-        let free: Vec<&Row> = eligible.into_iter().filter(|r| r.requests() < r.info.max_requests).collect();
-        let rng = &mut self.rng;
-        let (chosen, why) = match (free.as_slice(), self.config.choice) {
-            ([], _) => return Selected::Wait,
-            ([one], _) => (*one, if only { "only-worker" } else { "only-free-worker" }),
-            ([_, _, ..], Choice::LeastLoaded) => (least(&free), "least-loaded"),
-            (many @ [_, _, ..], Choice::PowerOfTwo) => {
-                let first = rng.below(many.len() as u64) as usize;
-                let step = 1 + rng.below(many.len() as u64 - 1) as usize;
-                (least(&[many[first], many[(first + step) % many.len()]]), "power-of-two")
-            }
+        let rows = eligible.into_iter().filter(|r| r.requests() < r.info.max_requests).collect();
+        Ok(Free { rows, only })
+    }
+
+    /// Chooses among `free`, which is not empty, in the light of what policies have said. `only`: there is no other.
+    pub(super) fn choose(
+        &mut self,
+        now: Time,
+        request: &PlaceRequest,
+        free: &[WorkerId],
+        only: bool,
+        said: Option<&Consultation>,
+    ) -> Chosen {
+        let opinions: Vec<(&Opinion, f64)> = said
+            .iter()
+            .flat_map(|c| &c.asked)
+            .filter_map(|a| a.opinion().map(|opinion| (opinion, a.weight)))
+            .collect();
+        // Policies know the workers that were free when they were asked; another is taken only where none of those is.
+        let known = |id: &&WorkerId| said.is_none_or(|c| c.row(id).is_some());
+        let mut heard: Vec<&WorkerId> = free.iter().filter(known).collect();
+        if heard.is_empty() {
+            heard = free.iter().collect();
+        }
+        let excluded = |id: &WorkerId| opinions.iter().any(|(o, _)| o.exclude.contains(id));
+        let mut kept: Vec<&WorkerId> = heard.iter().copied().filter(|id| !excluded(id)).collect();
+        if kept.is_empty() {
+            kept.clone_from(&heard);
+        }
+        let pinned = opinions.iter().filter_map(|(o, _)| o.pin.as_ref()).find(|pin| match pin.hard {
+            true => heard.contains(&&pin.worker),
+            false => kept.contains(&&pin.worker),
+        });
+        let mut rng = self.rng.clone();
+        let costs = said.map(|c| costs(c, &kept, &opinions)).unwrap_or_default();
+        let (worker, why): (WorkerId, &'static str) = match (&heard[..], pinned) {
+            ([one], _) => ((*one).clone(), if only { "only-worker" } else { "only-free-worker" }),
+            (_, Some(pin)) => (pin.worker.clone(), "pinned"),
+            (_, None) if !costs.is_empty() => (self.cheapest(&kept, &costs).clone(), "least-cost"),
+            (_, None) => match (&kept[..], self.config.choice) {
+                (many @ [_, _, ..], Choice::PowerOfTwo) => {
+                    let first = rng.below(many.len() as u64) as usize;
+                    let step = 1 + rng.below(many.len() as u64 - 1) as usize;
+                    let two = [many[first], many[(first + step) % many.len()]];
+                    (self.cheapest(&two, &[]).clone(), "power-of-two")
+                }
+                (_, Choice::LeastLoaded | Choice::PowerOfTwo) => {
+                    (self.cheapest(&kept, &[]).clone(), "least-loaded")
+                }
+            },
         };
-        Selected::Place(chosen.info.id.clone(), why)
+        self.rng = rng;
+        let row = said.and_then(|c| c.row(&worker).map(|at| &c.query.rows[at]));
+        let hit_tokens = row.map_or(0, |r| r.hit_tokens);
+        let mut stages = said.map(|c| c.stages(now)).unwrap_or_default();
+        let cost = kept.iter().position(|id| **id == worker).and_then(|at| costs.get(at));
+        let mut numbers =
+            vec![("free".into(), free.len() as f64), ("excluded".into(), (heard.len() - kept.len()) as f64)];
+        numbers.extend(cost.map(|cost| ("cost".into(), *cost)));
+        numbers.extend(row.map(|_| ("hit-tokens".into(), f64::from(hit_tokens))));
+        numbers.extend(self.workers.get(&worker).map(|r| ("work-tokens".into(), r.work() as f64)));
+        stages.push(Stage {
+            policy: Stage::PLACEMENT.into(),
+            mode: PolicyMode::Prod,
+            action: why.into(),
+            why: format!("attempt {} goes to {worker}", request.attempt),
+            numbers,
+            saved: None,
+            took: said.map_or(Span::ZERO, |c| now.since(c.since)),
+        });
+        Chosen { worker, why, stages, hit_tokens }
+    }
+
+    /// The one with the lowest cost, of those the one with the least work, of those the one that was chosen longest ago;
+    /// never the first by name. Without costs, all cost the same.
+    fn cheapest<'a>(&self, ids: &[&'a WorkerId], costs: &[f64]) -> &'a WorkerId {
+        let costs = costs.iter().copied().chain(std::iter::repeat(0.0));
+        let load = |id: &WorkerId| self.workers.get(id).map_or((0, 0), |r| (r.work(), r.last_chosen));
+        let keyed = ids.iter().zip(costs).map(|(id, cost)| (*id, cost, load(id)));
+        let least = keyed.min_by(|a, b| a.1.total_cmp(&b.1).then(a.2.cmp(&b.2)));
+        least.expect("the caller has at least one").0
     }
 
     /// Whether a worker offers `model` now.
@@ -74,19 +158,30 @@ impl Placement {
     }
 }
 
-/// The row with the least work; among equals the one chosen longest ago, never the first by name.
-fn least<'a>(rows: &[&'a Row]) -> &'a Row {
-    rows.iter().min_by_key(|r| (r.work(), r.last_chosen)).expect("the caller has at least one row")
+/// The weighted sum of what policies say that each worker costs; empty where none says anything.
+fn costs(said: &Consultation, ids: &[&WorkerId], opinions: &[(&Opinion, f64)]) -> Vec<f64> {
+    let mut sums = Vec::new();
+    for (opinion, weight) in opinions {
+        let Some(worst) = opinion.costs.iter().map(|(_, cost)| *cost).max() else { continue };
+        sums.resize(ids.len(), 0.0);
+        for (sum, id) in sums.iter_mut().zip(ids) {
+            // Mostly a policy goes through the rows in their order, so its word is where the row is.
+            let there = said.row(id).and_then(|at| opinion.costs.get(at)).filter(|(worker, _)| worker == *id);
+            let named = there.or_else(|| opinion.costs.iter().find(|(worker, _)| worker == *id));
+            *sum += weight * named.map_or(worst, |(_, cost)| *cost) as f64;
+        }
+    }
+    sums
 }
 
 impl Row {
     /// Requests: those booked here, and those of others.
-    const fn requests(&self) -> u32 {
+    pub(super) const fn requests(&self) -> u32 {
         self.booked.saturating_add(self.foreign)
     }
 
     /// Tokens of work, booked here and of others.
-    const fn work(&self) -> u64 {
+    pub(super) const fn work(&self) -> u64 {
         self.booked_tokens.saturating_add(self.foreign_tokens)
     }
 }

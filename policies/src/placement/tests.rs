@@ -4,6 +4,7 @@ use std::sync::Arc;
 use super::*;
 use crate::invariant::{enforce, panic_on_broken};
 use crate::policy::OPINION_DEADLINE;
+use crate::time::Span;
 
 const T: Time = Time(0);
 
@@ -14,6 +15,7 @@ fn config() -> PlacementConfig {
         choice: Choice::LeastLoaded,
         seed: 1,
         opinion_deadline: OPINION_DEADLINE,
+        directory: false,
     }
 }
 

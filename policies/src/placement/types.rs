@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use config::ids::{Attempt, ModelId, RequestId, SessionId, WorkerId};
+use config::ids::{Attempt, ModelId, PolicyName, RequestId, SessionId, WorkerId};
 
 use crate::batch::BatchLoad;
 use crate::kv::PageHash;
-use crate::policy::Stage;
+use crate::policy::{PolicyConfig, PolicyEvent, PolicyQuery, Stage};
 use crate::request::Props;
 use crate::time::{Span, Time};
 
@@ -33,6 +33,8 @@ pub struct PlacementConfig {
     pub seed: u64,
     /// How long a request waits for the opinions of policies; those that are later do not count.
     pub opinion_deadline: Span,
+    /// Keep a directory of the pages that workers hold. Needs their page events.
+    pub directory: bool,
 }
 
 /// A worker as the controller knows it.
@@ -150,6 +152,41 @@ pub enum PlacementEffect {
         /// The worker.
         worker: WorkerId,
     },
+}
+
+/// What the driver has to do for policies that live elsewhere, in this order; see [`super::Placement::take_policy_work`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum PolicyWork {
+    /// Show an event to every policy of the list that is not off.
+    Observe(PolicyEvent),
+    /// Ask a policy, and tell [`super::Placement::opinion`] what it said.
+    Consult {
+        /// The consultation.
+        ticket: Ticket,
+        /// Whom.
+        policy: PolicyName,
+        /// What.
+        query: PolicyQuery,
+    },
+    /// Ask a worker for a snapshot of its pages.
+    Resync(WorkerId),
+}
+
+/// One consultation about one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// A policy of the list, for admin views and metrics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PolicyView {
+    /// How it is configured.
+    pub config: PolicyConfig,
+    /// Times that it was asked.
+    pub asked: u64,
+    /// Of those, times that its answer came too late.
+    pub late: u64,
+    /// Of those, times that it failed.
+    pub failed: u64,
 }
 
 /// A worker's row for admin views and tests.
