@@ -20,7 +20,7 @@ mod directory;
 mod ports;
 
 pub(crate) use directory::sealed;
-pub use directory::{Doors, Placer};
+pub use directory::{Doors, Placer, SessionSink};
 pub use ports::handler;
 
 /// What a gateway's door takes.

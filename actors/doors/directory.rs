@@ -15,6 +15,16 @@ use super::{ControllerMsg, GatewayMsg, WorkerMsg};
 use crate::clock;
 use crate::membership::MembershipMsg;
 
+/// Hands a message that is for sessions to them, without the hop through their door; gives back what is for the door.
+#[derive(Clone)]
+pub struct SessionSink(pub Arc<dyn Fn(ToGateway) -> Option<ToGateway> + Send + Sync>);
+
+impl std::fmt::Debug for SessionSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SessionSink")
+    }
+}
+
 /// Finds the actor behind an address. One per node, shared by its roles.
 ///
 /// Gateways and workers are kept as derived references: their actors take messages of their own besides the door's.
@@ -27,6 +37,8 @@ pub struct Doors {
 #[derive(Debug, Default)]
 struct Known {
     gateways: BTreeMap<NodeId, DerivedActorRef<GatewayMsg>>,
+    /// The way past the gateway's door, for what goes to one session.
+    sessions_of: BTreeMap<NodeId, SessionSink>,
     workers: BTreeMap<WorkerId, DerivedActorRef<WorkerMsg>>,
     controller: Option<ActorRef<ControllerMsg>>,
     membership: Option<ActorRef<MembershipMsg>>,
@@ -53,6 +65,19 @@ impl Doors {
     /// Makes a gateway of this process reachable.
     pub fn add_gateway(&self, id: NodeId, door: DerivedActorRef<GatewayMsg>) {
         self.write(|known| known.gateways.insert(id, door));
+    }
+
+    /// Makes the sessions of a gateway of this process reachable without its door.
+    pub fn add_sessions(&self, id: NodeId, sink: SessionSink) {
+        self.write(|known| known.sessions_of.insert(id, sink));
+    }
+
+    /// Sends to the gateway of this process, whatever its name.
+    pub(super) fn to_own_gateway(&self, message: ToGateway) {
+        let id = self.read(|known| known.gateways.keys().next_back().cloned());
+        if let Some(id) = id {
+            self.to_gateway(&id, message);
+        }
     }
 
     /// Makes a worker of this process reachable.
@@ -120,10 +145,14 @@ impl Doors {
 
     /// Sends to a gateway; false when there is none or its mailbox is closed.
     pub fn to_gateway(&self, id: &NodeId, message: ToGateway) -> bool {
-        match self.read(|known| known.gateways.get(id).cloned()) {
-            Some(door) => door.send_message(GatewayMsg::Wire(message)).is_ok(),
-            None => self.to_peer(id, &message),
-        }
+        let (door, sink) =
+            self.read(|known| (known.gateways.get(id).cloned(), known.sessions_of.get(id).cloned()));
+        let Some(door) = door else { return self.to_peer(id, &message) };
+        let rest = match sink {
+            Some(sink) => (sink.0)(message),
+            None => Some(message),
+        };
+        rest.is_none_or(|message| door.send_message(GatewayMsg::Wire(message)).is_ok())
     }
 
     /// Sends to the gateways of this process.
@@ -224,11 +253,6 @@ impl Doors {
     #[must_use]
     pub fn workers(&self) -> Vec<(WorkerId, DerivedActorRef<WorkerMsg>)> {
         self.read(|known| known.workers.iter().map(|(id, door)| (id.clone(), door.clone())).collect())
-    }
-
-    /// The gateways of this process.
-    pub(super) fn gateways(&self) -> Vec<DerivedActorRef<GatewayMsg>> {
-        self.read(|known| known.gateways.values().cloned().collect())
     }
 
     /// Sends to the door of another node; false when it is not linked or the message cannot be sent.

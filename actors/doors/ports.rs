@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cluster::wire::{Door, Message, ToController, ToGateway, ToNode, ToWorker, open};
 use tracing::{debug, trace, warn};
 
-use super::{ControllerMsg, Doors, GatewayMsg, WorkerMsg};
+use super::{ControllerMsg, Doors, WorkerMsg};
 use crate::clock;
 use crate::membership::MembershipMsg;
 
@@ -23,11 +23,9 @@ pub fn handler(door: Door, doors: &Doors) -> Handler {
             }
         }),
         Door::Gateway => Arc::new(move |bytes| {
-            if let Some(message) = opened::<ToGateway>(&bytes)
-                // A process has one gateway; while it restarts its sessions are gone anyway.
-                && let Some(gateway) = doors.gateways().pop()
-            {
-                let _ = gateway.send_message(GatewayMsg::Wire(message));
+            if let Some(message) = opened::<ToGateway>(&bytes) {
+                // While the gateway restarts its sessions are gone anyway.
+                doors.to_own_gateway(message);
             }
         }),
         Door::Controller => Arc::new(move |bytes| {

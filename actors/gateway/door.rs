@@ -13,7 +13,7 @@ use policies::session::Failure;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use ractor_cluster::RactorMessage;
 
-use crate::doors::{GatewayMsg, GatewayStats};
+use crate::doors::{GatewayMsg, GatewayStats, SessionSink};
 use crate::membership::MembershipMsg;
 use crate::supervise::{Backoff, TaskKind, spawn};
 
@@ -21,6 +21,7 @@ use super::Shared;
 use super::error::outcome;
 use super::fetch::Fetches;
 use super::session::SessionMsg;
+use super::sessions::Sessions;
 
 /// What the root takes.
 #[derive(Debug, RactorMessage)]
@@ -111,6 +112,13 @@ async fn open(shared: &Arc<Shared>, root: &ActorRef<RootMsg>) -> Result<(), Acto
     let (door, _) = Actor::spawn_linked(None, Door, Arc::clone(shared), root.get_cell()).await?;
     shared.set_door(&door);
     shared.doors.add_gateway(shared.node.clone(), door.get_derived());
+    let sessions = Arc::downgrade(shared);
+    let sink = move |message| match sessions.upgrade() {
+        Some(shared) => to_sessions(&shared.sessions, message),
+        // The gateway has stopped, and its sessions with it.
+        None => None,
+    };
+    shared.doors.add_sessions(shared.node.clone(), SessionSink(Arc::new(sink)));
     Ok(())
 }
 
@@ -146,20 +154,11 @@ impl Actor for Door {
     ) -> Result<(), ActorProcessingErr> {
         let DoorState { shared, fetches } = state;
         match message {
-            GatewayMsg::Wire(ToGateway::Placement(effect)) => {
-                shared.sessions.send(placed_request(&effect), SessionMsg::Placement(effect));
-            }
-            GatewayMsg::Wire(ToGateway::Admission { worker, request, attempt, result }) => {
-                shared.sessions.send(request, SessionMsg::Admission { worker, attempt, result });
-            }
-            GatewayMsg::Wire(ToGateway::Step { worker: _, events }) => {
-                let mut by_request: BTreeMap<RequestId, Vec<BatchEffect>> = BTreeMap::new();
-                for event in events {
-                    by_request.entry(event_request(&event)).or_default().push(event);
-                }
-                for (request, events) in by_request {
-                    shared.sessions.send(request, SessionMsg::Events(events));
-                }
+            // Here only while the way past the door is not open yet.
+            GatewayMsg::Wire(
+                message @ (ToGateway::Placement(_) | ToGateway::Admission { .. } | ToGateway::Step { .. }),
+            ) => {
+                to_sessions(&shared.sessions, message);
             }
             GatewayMsg::Wire(ToGateway::WorkerLost(worker)) => {
                 shared.sessions.broadcast(|| SessionMsg::WorkerLost(worker.clone()));
@@ -226,6 +225,31 @@ impl Actor for Door {
         }
         Ok(())
     }
+}
+
+/// Hands what is for single sessions to them; gives back what is for the door.
+fn to_sessions(sessions: &Sessions, message: ToGateway) -> Option<ToGateway> {
+    match message {
+        ToGateway::Placement(effect) => {
+            sessions.send(placed_request(&effect), SessionMsg::Placement(effect));
+        }
+        ToGateway::Admission { worker, request, attempt, result } => {
+            sessions.send(request, SessionMsg::Admission { worker, attempt, result });
+        }
+        ToGateway::Step { worker: _, events } => {
+            let mut by_request: BTreeMap<RequestId, Vec<BatchEffect>> = BTreeMap::new();
+            for event in events {
+                by_request.entry(event_request(&event)).or_default().push(event);
+            }
+            for (request, events) in by_request {
+                sessions.send(request, SessionMsg::Events(events));
+            }
+        }
+        ToGateway::WorkerLost(_) | ToGateway::ControllerStarted(_) | ToGateway::ModelPart { .. } => {
+            return Some(message);
+        }
+    }
+    None
 }
 
 fn model_ready(shared: &Arc<Shared>, card: Arc<ModelCard>) {

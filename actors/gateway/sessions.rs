@@ -59,7 +59,25 @@ pub(crate) struct Sessions {
     doors: Doors,
 }
 
-type Live = BTreeMap<RequestId, (ActorRef<SessionMsg>, Arc<Track>)>;
+#[derive(Debug, Default)]
+struct Live {
+    sessions: BTreeMap<RequestId, (ActorRef<SessionMsg>, Arc<Track>)>,
+    /// Whose actor it is, by the actor's number: asked at each session's end.
+    by_actor: BTreeMap<u64, RequestId>,
+}
+
+impl Live {
+    fn insert(&mut self, actor: ActorRef<SessionMsg>, track: Arc<Track>) {
+        self.by_actor.insert(actor.get_id().pid(), track.request);
+        self.sessions.insert(track.request, (actor, track));
+    }
+
+    fn remove(&mut self, request: RequestId) -> Option<Arc<Track>> {
+        let (actor, track) = self.sessions.remove(&request)?;
+        self.by_actor.remove(&actor.get_id().pid());
+        Some(track)
+    }
+}
 
 impl Sessions {
     pub(crate) fn new(doors: Doors) -> Self {
@@ -67,22 +85,22 @@ impl Sessions {
     }
 
     pub(crate) fn insert(&self, actor: ActorRef<SessionMsg>, track: Arc<Track>) {
-        self.with(|live| live.insert(track.request, (actor, track)));
+        self.with(|live| live.insert(actor, track));
     }
 
     pub(crate) fn remove(&self, request: RequestId) {
-        self.with(|live| live.remove(&request));
+        self.with(|live| live.remove(request));
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).sessions.len()
     }
 
     /// Sends to the session of exactly this request; one that has ended needs no news.
     pub(crate) fn send(&self, request: RequestId, message: SessionMsg) {
         let actor = {
             let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-            live.get(&request).map(|(actor, _)| actor.clone())
+            live.sessions.get(&request).map(|(actor, _)| actor.clone())
         };
         if let Some(actor) = actor {
             // Ended between look-up and send.
@@ -92,7 +110,7 @@ impl Sessions {
 
     /// Sends to all sessions.
     pub(crate) fn broadcast(&self, message: impl Fn() -> SessionMsg) {
-        let actors: Vec<_> = self.with(|live| live.values().map(|(actor, _)| actor.clone()).collect());
+        let actors: Vec<_> = self.with(|live| live.sessions.values().map(|(actor, _)| actor.clone()).collect());
         for actor in actors {
             // Ended between look-up and send.
             let _ = actor.cast(message());
@@ -107,8 +125,8 @@ impl Sessions {
     /// Cleans up after a session that died without doing so. Gives back its request, none if it had ended properly.
     pub(crate) fn bury(&self, actor: ActorId, doors: &Doors, failure: Failure) -> Option<RequestId> {
         let track = self.with(|live| {
-            let request = live.iter().find(|(_, (a, _))| a.get_id() == actor).map(|(request, _)| *request)?;
-            live.remove(&request).map(|(_, track)| track)
+            let request = *live.by_actor.get(&actor.pid())?;
+            live.remove(request)
         })?;
         track.abandon(doors, failure);
         Some(track.request)
@@ -116,7 +134,7 @@ impl Sessions {
 
     /// Cleans up after all sessions, which died with the door.
     pub(crate) fn bury_all(&self, doors: &Doors, failure: &Failure) {
-        for (_, track) in self.with(std::mem::take).into_values() {
+        for (_, track) in self.with(std::mem::take).sessions.into_values() {
             track.abandon(doors, failure.clone());
         }
     }
@@ -124,8 +142,8 @@ impl Sessions {
     fn with<T>(&self, f: impl FnOnce(&mut Live) -> T) -> T {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         let out = f(&mut live);
-        metrics::gauge!(crate::metrics::SESSIONS).set(live.len() as f64);
-        self.doors.set_sessions(live.len());
+        metrics::gauge!(crate::metrics::SESSIONS).set(live.sessions.len() as f64);
+        self.doors.set_sessions(live.sessions.len());
         out
     }
 }

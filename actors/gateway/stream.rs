@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::fmt::Write as _;
 use std::mem;
 
 use axum::body::{Body, Bytes};
@@ -12,7 +11,8 @@ use axum::response::Response;
 use futures_util::stream::unfold;
 use futures_util::{FutureExt, StreamExt};
 use policies::request::Logprobs;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::error::ApiError;
@@ -23,10 +23,15 @@ use super::session::{Delta, SessionOut, SessionUsage};
 /// Bytes that are gathered from what is ready before they are handed to the connection.
 const WRITE_BYTES: usize = 16 * 1024;
 
-/// Turns what sessions send into chunks.
+/// Turns what sessions send into events.
+///
+/// A stream is mostly small chunks that differ in a few characters, so what is the same in all of them is written once and
+/// copied; log-probabilities, which are rare and rich, go through a JSON value.
 #[derive(Debug)]
 pub(crate) struct Chunker {
     reply: Reply,
+    /// A chunk up to its first choice.
+    head: Vec<u8>,
     /// The prompt was shown, by choice of the answer.
     echoed: Vec<bool>,
     /// Log-probabilities of each prompt's tokens from the second on.
@@ -39,46 +44,44 @@ impl Chunker {
     pub(crate) fn new(reply: Reply) -> Self {
         let prompts = reply.prompts.len();
         let echoed = vec![!reply.output.echo; prompts * reply.output.n as usize];
-        Self {
-            reply,
-            echoed,
-            prompts: vec![Vec::new(); prompts],
-            total: SessionUsage::default(),
-            open: prompts,
+        let object = if reply.output.chat { "chat.completion.chunk" } else { "text_completion" };
+        let mut head = Vec::from(&b"data: "[..]);
+        push_json(&mut head, &reply.envelope(object, Vec::new()));
+        // The end of the empty list of choices and of the object.
+        head.truncate(head.len() - 2);
+        let (prompts, open) = (vec![Vec::new(); prompts], prompts);
+        Self { reply, head, echoed, prompts, total: SessionUsage::default(), open }
+    }
+
+    /// The events before any token: in a chat, one a choice that says who speaks.
+    pub(crate) fn opening(&self, out: &mut Vec<u8>) {
+        if self.reply.output.chat {
+            for index in 0..self.echoed.len() {
+                self.chat_chunk(out, index, br#"{"role":"assistant","content":""}"#, None, None);
+            }
         }
     }
 
-    /// The chunks before any token: in a chat, one a choice that says who speaks.
-    pub(crate) fn opening(&self) -> Vec<Value> {
-        if !self.reply.output.chat {
-            return Vec::new();
-        }
-        (0..self.echoed.len())
-            .map(|index| self.chat_chunk(index, json!({"role": "assistant", "content": ""}), None, None))
-            .collect()
-    }
-
-    /// The chunks for what the session of `prompt` sent; after the last session's end also the totals.
+    /// The events for what the session of `prompt` sent; after the last session's end also the totals.
     ///
     /// # Errors
     /// When it failed: the whole request then has.
-    pub(crate) fn take(&mut self, prompt: usize, out: SessionOut) -> Result<Vec<Value>, ApiError> {
-        match out {
-            SessionOut::Accepted(_) => Ok(Vec::new()),
-            SessionOut::Prompt { tokens, .. } => {
-                self.prompts[prompt].extend(tokens);
-                Ok(Vec::new())
-            }
-            SessionOut::Delta(delta) if self.reply.output.chat => Ok(self.chat(prompt, &delta)),
-            SessionOut::Delta(delta) => Ok(vec![self.completion(prompt, &delta)]),
+    pub(crate) fn take(&mut self, prompt: usize, sent: SessionOut, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        match sent {
+            SessionOut::Accepted(_) => {}
+            SessionOut::Prompt { tokens, .. } => self.prompts[prompt].extend(tokens),
+            SessionOut::Delta(delta) if self.reply.output.chat => self.chat(out, prompt, &delta),
+            SessionOut::Delta(delta) => self.completion(out, prompt, &delta),
             SessionOut::Finished(part) => {
                 add(&mut self.total, &part);
                 self.open -= 1;
-                let last = self.open == 0 && self.reply.output.include_usage;
-                Ok(if last { vec![self.totals()] } else { Vec::new() })
+                if self.open == 0 && self.reply.output.include_usage {
+                    self.totals(out);
+                }
             }
-            SessionOut::Failed(failure) => Err(ApiError::from(&failure)),
+            SessionOut::Failed(failure) => return Err(ApiError::from(&failure)),
         }
+        Ok(())
     }
 
     /// All sessions have ended.
@@ -86,34 +89,39 @@ impl Chunker {
         self.open == 0
     }
 
-    fn chat(&self, prompt: usize, delta: &Delta) -> Vec<Value> {
+    fn chat(&self, out: &mut Vec<u8>, prompt: usize, delta: &Delta) {
         let index = self.reply.index(prompt, delta.choice);
-        let mut chunks = Vec::new();
         if !delta.text.is_empty() || !delta.tokens.is_empty() {
             let logprobs = self.reply.output.logprobs.then(|| self.reply.chat_logprobs(&delta.tokens));
-            chunks.push(self.chat_chunk(index, json!({"content": delta.text}), logprobs, None));
+            let mut content = Vec::from(&br#"{"content":"#[..]);
+            push_json(&mut content, &delta.text);
+            content.push(b'}');
+            self.chat_chunk(out, index, &content, logprobs, None);
         }
         if let Some(finish) = delta.finish {
-            chunks.push(self.chat_chunk(index, json!({}), None, Some(finish_reason(finish))));
+            self.chat_chunk(out, index, b"{}", None, Some(finish_reason(finish)));
         }
-        chunks
     }
 
-    fn chat_chunk(&self, index: usize, delta: Value, logprobs: Option<Value>, reason: Option<&str>) -> Value {
-        let mut choice = json!({"index": index});
-        choice["delta"] = delta;
-        choice["logprobs"] = logprobs.unwrap_or(Value::Null);
-        choice["finish_reason"] = reason.into();
-        self.chunk(vec![choice])
+    /// `delta` is a JSON object.
+    fn chat_chunk(
+        &self,
+        out: &mut Vec<u8>,
+        index: usize,
+        delta: &[u8],
+        logprobs: Option<Value>,
+        reason: Option<&str>,
+    ) {
+        self.begin(out, index, br#","delta":"#);
+        out.extend_from_slice(delta);
+        self.end(out, logprobs, reason);
     }
 
-    fn completion(&mut self, prompt: usize, delta: &Delta) -> Value {
+    fn completion(&mut self, out: &mut Vec<u8>, prompt: usize, delta: &Delta) {
         let index = self.reply.index(prompt, delta.choice);
-        let output = self.reply.output;
         let view = &self.reply.prompts[prompt];
         let first = !mem::replace(&mut self.echoed[index], true);
-        let text = if first { format!("{}{}", view.echo, delta.text) } else { delta.text.clone() };
-        let logprobs = output.logprobs.then(|| {
+        let logprobs = self.reply.output.logprobs.then(|| {
             let model = &self.reply.served.text;
             let mut legacy = LegacyLogprobs::default();
             if first {
@@ -122,26 +130,38 @@ impl Chunker {
             legacy.push_output(model, view.echo.chars().count(), &delta.tokens);
             legacy.into_json()
         });
-        let reason = delta.finish.map(finish_reason);
-        self.chunk(vec![json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason})])
-    }
-
-    fn totals(&self) -> Value {
-        let mut chunk = self.reply.envelope(self.object(), Vec::new());
-        chunk.insert("usage".into(), usage(&self.total));
-        chunk.into()
-    }
-
-    fn chunk(&self, choices: Vec<Value>) -> Value {
-        let mut chunk = self.reply.envelope(self.object(), choices);
-        if self.reply.output.include_usage {
-            chunk.insert("usage".into(), Value::Null);
+        self.begin(out, index, br#","text":"#);
+        if first {
+            push_json(out, &format!("{}{}", view.echo, delta.text));
+        } else {
+            push_json(out, &delta.text);
         }
-        chunk.into()
+        self.end(out, logprobs, delta.finish.map(finish_reason));
     }
 
-    const fn object(&self) -> &'static str {
-        if self.reply.output.chat { "chat.completion.chunk" } else { "text_completion" }
+    /// The chunk up to the choice's content, which `field` names.
+    fn begin(&self, out: &mut Vec<u8>, index: usize, field: &[u8]) {
+        out.extend_from_slice(&self.head);
+        out.extend_from_slice(br#"{"index":"#);
+        push_json(out, &index);
+        out.extend_from_slice(field);
+    }
+
+    /// What follows the choice's content.
+    fn end(&self, out: &mut Vec<u8>, logprobs: Option<Value>, reason: Option<&str>) {
+        out.extend_from_slice(br#","logprobs":"#);
+        push_json(out, &logprobs);
+        out.extend_from_slice(br#","finish_reason":"#);
+        push_json(out, &reason);
+        out.extend_from_slice(if self.reply.output.include_usage { br#"}],"usage":null}"# } else { b"}]}" });
+        out.extend_from_slice(b"\n\n");
+    }
+
+    fn totals(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.head);
+        out.extend_from_slice(br#"],"usage":"#);
+        push_json(out, &usage(&self.total));
+        out.extend_from_slice(b"}\n\n");
     }
 }
 
@@ -185,11 +205,9 @@ impl Live {
         if self.ended {
             return None;
         }
-        let mut out = String::new();
+        let mut out = Vec::new();
         if !mem::replace(&mut self.opened, true) {
-            for chunk in self.chunker.opening() {
-                event(&mut out, &chunk);
-            }
+            self.chunker.opening(&mut out);
         }
         while !self.ended && out.len() < WRITE_BYTES {
             let next = match self.early.pop_front() {
@@ -205,33 +223,31 @@ impl Live {
         Some(Bytes::from(out))
     }
 
-    fn take(&mut self, next: Option<(usize, SessionOut)>, out: &mut String) {
+    fn take(&mut self, next: Option<(usize, SessionOut)>, out: &mut Vec<u8>) {
         let taken = match next {
-            Some((prompt, session_out)) => self.chunker.take(prompt, session_out),
+            Some((prompt, sent)) => self.chunker.take(prompt, sent, out),
             // Every session ends with a last message, so this is a defect; the client is told all the same.
             None => Err(ApiError::internal("the stream ended early")),
         };
         match taken {
-            Ok(chunks) => {
-                for chunk in chunks {
-                    event(out, &chunk);
-                }
-                self.ended = self.chunker.is_done();
-            }
+            Ok(()) => self.ended = self.chunker.is_done(),
             Err(error) => {
-                event(out, &error.to_json());
+                out.extend_from_slice(b"data: ");
+                push_json(out, &error.to_json());
+                out.extend_from_slice(b"\n\n");
                 self.ended = true;
                 // The other sessions have nobody to talk to any more.
                 self.sessions.clear();
             }
         }
         if self.ended {
-            out.push_str("data: [DONE]\n\n");
+            out.extend_from_slice(b"data: [DONE]\n\n");
         }
     }
 }
 
-fn event(out: &mut String, data: &Value) {
-    // Writing to a string does not fail.
-    let _ = write!(out, "data: {data}\n\n");
+/// Appends `value` as JSON.
+fn push_json<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+    // Neither writing to memory nor the values of chunks can fail.
+    let _ = serde_json::to_writer(out, value);
 }

@@ -10,7 +10,10 @@ use std::task::{Context, Poll, Waker};
 
 use policies::membership::LinkId;
 use ractor_cluster::{BoxRead, BoxWrite, ClusterBidiStream};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
+
+/// Bytes that are read from a link at once: some hundred messages of a busy one.
+const READ_BYTES: usize = 64 * 1024;
 
 /// A secured or plain connection.
 pub(super) trait Io: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
@@ -70,7 +73,8 @@ impl ClusterBidiStream for Numbered {
     fn split(self: Box<Self>) -> (BoxRead, BoxWrite) {
         let (inner, outer) = tokio::io::split(self.stream);
         (
-            Box::new(Half { inner, switch: self.switch.clone() }),
+            // ractor reads a frame's length and its body each for itself.
+            Box::new(Half { inner: BufReader::with_capacity(READ_BYTES, inner), switch: self.switch.clone() }),
             Box::new(Half { inner: outer, switch: self.switch }),
         )
     }
