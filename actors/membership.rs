@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::identity::next_incarnation;
 use cluster::handshake::Refusal;
+use cluster::identity::next_incarnation;
 use cluster::link::{LinkEvent, Links};
 use cluster::port::{Door, PeerDoors};
 use cluster::wire::{Beat, ToNode, WorkerAd};
@@ -17,7 +17,7 @@ use config::ids::{NodeId, WorkerId};
 use config::{Config, Role};
 use policies::batch::BatchLoad;
 use policies::invariant;
-use policies::membership::{LinkId, Loss, Member, Membership as Core, MembershipEffect, Verdict};
+use policies::membership::{DialError, LinkId, Loss, Member, Membership as Core, MembershipEffect, Verdict};
 use policies::time::Time;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 use ractor_cluster::RactorMessage;
@@ -289,11 +289,17 @@ impl MembershipState {
                 }
             }
             LinkEvent::DialFailed { address, error } => {
-                let text = format!("{error:?}");
-                if self.core.dial_failed(now, &address, error, fx) {
-                    warn!(address, error = text, "cannot reach a node; trying again");
+                let (reason, trouble) = match &error {
+                    DialError::Unreachable(why) | DialError::Refused(why) | DialError::Final(why) => {
+                        (why.clone(), true)
+                    }
+                    DialError::AlreadyLinked(id) => (format!("already linked to {id}"), false),
+                    DialError::Itself => ("it is this node".to_owned(), false),
+                };
+                if self.core.dial_failed(now, &address, error, fx) && trouble {
+                    warn!(address, reason, "cannot reach a node; trying again");
                 } else {
-                    debug!(address, error = text, "cannot reach a node");
+                    debug!(address, reason, "no connection to a node");
                 }
             }
             LinkEvent::Refused { peer, name, refusal, by_peer } => {

@@ -228,9 +228,9 @@ impl Overrides {
     /// Lays the given flags over `config`.
     pub(crate) fn apply(&self, config: &mut Config) {
         set(&mut config.node.roles, self.role.as_ref());
-        set_some(&mut config.cluster.name, self.name.as_ref());
-        set_some(&mut config.cluster.listen, self.listen.as_ref());
-        set_some(&mut config.cluster.advertise, self.advertise.as_ref());
+        set_auto(&mut config.cluster.name, self.name.as_deref());
+        set_auto(&mut config.cluster.listen, self.listen.as_deref());
+        set_auto(&mut config.cluster.advertise, self.advertise.as_deref());
         if !self.seeds.is_empty() {
             config.cluster.seeds.clone_from(&self.seeds);
         }
@@ -252,6 +252,13 @@ impl Overrides {
         set(&mut config.runtime.max_batch_tokens, self.max_batch_tokens.as_ref());
         set(&mut config.log.level, self.log_level.as_ref());
         set(&mut config.log.format, self.log_format.as_ref());
+    }
+}
+
+/// `auto` stands for the default, as in a file.
+fn set_auto(slot: &mut Option<String>, given: Option<&str>) {
+    if let Some(value) = given {
+        *slot = (value != "auto").then(|| value.to_owned());
     }
 }
 
