@@ -101,3 +101,36 @@ fn a_gateway_without_controller_serves() {
     cluster["g1"].wait_for_figure(WITHOUT_CONTROLLER, 1.0);
     assert_eq!(served_by(&cluster, "g1"), "w1");
 }
+
+/// B83: a controller that has just started or is cut off from the workers knows none; a gateway that sees some goes by its
+/// own choice and does not take that for the truth.
+#[test]
+fn a_controller_that_meets_no_worker_is_no_reason_to_fail() {
+    let mut cluster = Cluster::behind_proxies(&[SLOW]);
+    cluster.gateway("g1");
+    let gateway = cluster.direct("g1");
+    cluster.node("c1", "controller", &["--seed", &gateway], &[]);
+    cluster.node("w1", "worker", &["--engine", "fake", "--seed", &gateway], &[]);
+    cluster.until_whole();
+    let traffic = Traffic::start(&cluster, "g1");
+    let life = cluster.incarnation("w1");
+    cluster.cut();
+    cluster.until_lost(&["c1"], "w1", life, Instant::now());
+    traffic.goes_on(&cluster, "g1");
+    assert_eq!(cluster.view("g1")["leader"], "c1");
+    // One that never met a worker does not even know the model.
+    cluster["c1"].restart();
+    wait_for_leader(&cluster, &["g1"], None);
+    wait_for_leader(&cluster, &["g1"], Some("c1"));
+    traffic.goes_on(&cluster, "g1");
+    assert!(cluster.row("c1", "w1").is_none_or(|row| row["state"] != "ready"));
+    let unknown = cluster["g1"].client().post(
+        super::COMPLETIONS,
+        &serde_json::json!({"model": "no-such-model", "prompt": "x", "max_tokens": 1}),
+    );
+    unknown.error(404);
+    cluster.heal();
+    cluster.until_whole();
+    traffic.goes_on(&cluster, "g1");
+    traffic.end();
+}

@@ -47,7 +47,8 @@ fn b85_one_good_seed_is_enough() {
     let mut cluster = Cluster::of(&["c1", "g1"]);
     let dead = cluster.reserve();
     let http = cluster["c1"].base.strip_prefix("http://").unwrap().to_owned();
-    let (nameless, good) = ("no-such-host.invalid:7001", cluster.direct("c1"));
+    let good = cluster.direct("c1").replace("127.0.0.1", "localhost");
+    let nameless = "no-such-host.invalid:7001";
     let bad = [dead.as_str(), &http, nameless];
     let mut args = vec!["--engine", "fake"];
     for seed in [bad[0], bad[1], bad[2], &good] {
@@ -138,4 +139,81 @@ fn whole_nodes_join_each_other() {
         served_by(&cluster, name);
         assert_eq!(cluster.view(name)["leader"], "n1", "the oldest controller leads");
     }
+}
+
+/// Each knows one other node when it starts; in the end all know all.
+#[test]
+fn a_chain_of_seeds_becomes_a_whole() {
+    let mut cluster = Cluster::new(&[]);
+    let mut last: Option<String> = None;
+    for (name, role) in [
+        ("w1", "worker"),
+        ("g1", "gateway"),
+        ("w2", "worker"),
+        ("c1", "controller"),
+        ("w3", "worker"),
+        ("g2", "gateway"),
+        ("c2", "controller"),
+        ("w4", "worker"),
+    ] {
+        let mut args = vec!["--engine", "fake"];
+        if let Some(last) = &last {
+            args.extend(["--seed", last]);
+        }
+        last = cluster.node(name, role, &args, &[]).cluster.clone();
+    }
+    cluster.until_whole();
+    for gateway in ["g1", "g2"] {
+        served_by(&cluster, gateway);
+        assert_eq!(cluster.view(gateway)["leader"], "c1");
+    }
+}
+
+/// A node that waits for its seeds can be stopped.
+#[test]
+fn a_node_that_is_joining_can_be_stopped() {
+    let mut cluster = Cluster::new(&[]);
+    let dead = cluster.reserve();
+    for role in ["gateway", "controller", "worker"] {
+        let node = cluster.node("n1", role, &["--engine", "fake", "--seed", &dead], &[]);
+        node.signal("TERM");
+        assert_eq!(node.wait().code(), Some(0), "{}", node.log());
+    }
+}
+
+/// Nodes without names get some that differ.
+#[test]
+fn unnamed_nodes_join_too() {
+    let mut cluster = Cluster::of(&["c1", "g1"]);
+    for worker in ["first", "second"] {
+        cluster.node(worker, "worker", &["--engine", "fake", "--name", "auto"], &[]);
+    }
+    let names = wait_for("two more names", || {
+        let view = cluster.view("g1");
+        let rows = view["nodes"].as_array().unwrap().iter();
+        let names: Vec<String> = rows
+            .filter(|row| row["state"] == "ready")
+            .map(|row| row["name"].as_str().unwrap().to_owned())
+            .filter(|name| name.starts_with("worker-"))
+            .collect();
+        (names.len() == 2).then_some(names)
+    });
+    assert_ne!(names[0], names[1]);
+}
+
+/// The cluster's port on IPv6.
+#[test]
+fn ipv6_links_nodes() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        // A machine without IPv6 has nothing to listen on.
+        return;
+    }
+    let mut cluster = Cluster::new(&[]);
+    let listen = ["--listen", "[::1]:0", "--engine", "fake"];
+    for (name, role) in [("c1", "controller"), ("g1", "gateway"), ("w1", "worker")] {
+        let node = cluster.node(name, role, &listen, &[]);
+        assert!(node.cluster.as_ref().unwrap().starts_with("[::1]:"));
+    }
+    cluster.until_whole();
+    assert_eq!(served_by(&cluster, "g1"), "w1");
 }

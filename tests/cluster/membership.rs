@@ -66,6 +66,21 @@ fn b81_a_frozen_node_is_lost_within_suspect_after() {
     }
 }
 
+/// The times can be set.
+#[test]
+fn b81_the_limit_is_configurable() {
+    let keys = [("CLUSTER__HEARTBEAT", "200ms"), ("CLUSTER__SUSPECT_AFTER", "1500ms")];
+    let mut cluster = Cluster::of_with(&["c1", "g1", "w1"], &keys);
+    let life = cluster.incarnation("w1");
+    let frozen = Instant::now();
+    cluster["w1"].pause();
+    let took = cluster.until_lost(&["c1", "g1"], "w1", life, frozen);
+    assert!(took < Duration::from_millis(1500), "lost after {took:?}");
+    cluster["w1"].resume();
+    cluster.until_whole();
+    assert_eq!(served_by(&cluster, "g1"), "w1");
+}
+
 /// A worker that no direct link leads to, beside a controller and a gateway that have one.
 fn with_worker_behind_proxies() -> Cluster {
     let mut cluster = Cluster::behind_proxies(&[]);

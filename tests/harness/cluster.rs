@@ -132,7 +132,10 @@ impl Cluster {
         args: &[&str],
         keys: &[(&str, &str)],
     ) -> (Vec<String>, Vec<(String, String)>) {
-        let mut all: Vec<String> = ["--role", roles, "--name", name].map(str::to_owned).into();
+        let mut all: Vec<String> = ["--role", roles].map(str::to_owned).into();
+        if !args.contains(&"--name") {
+            all.extend(["--name", name].map(str::to_owned));
+        }
         all.extend(args.iter().map(|arg| (*arg).to_owned()));
         if !args.contains(&"--seed") {
             let names: Vec<String> = self.nodes.keys().filter(|other| *other != name).cloned().collect();
