@@ -34,6 +34,8 @@ pub enum GatewayMsg {
     ModelReady(Arc<ModelCard>),
     /// No worker serves the model any more.
     ModelGone(String),
+    /// That node is gone, or cannot be reached any more: whatever runs there runs for nobody, under whichever name.
+    NodeLost(NodeId),
     /// Another controller leads now, or none: requests without an answer are placed again.
     ControllerChanged,
     /// Takes no new requests; those under way go on.

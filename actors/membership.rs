@@ -386,6 +386,8 @@ impl MembershipState {
         self.sessions.remove(id);
         self.workers.set_other(id.clone(), None);
         self.workers_changed();
+        // Also what was placed on a life of its worker that this node has not heard of yet: a controller may be ahead.
+        self.doors.to_own_gateways(|| GatewayMsg::NodeLost(id.clone()));
         self.doors.to_controller(ControllerMsg::GatewayLeft(id.clone()));
         self.doors.to_own_workers(|| WorkerMsg::GatewayLeft(id.clone()));
         self.leader_changed();

@@ -163,6 +163,9 @@ impl Actor for Door {
             GatewayMsg::Wire(ToGateway::WorkerLost(worker)) => {
                 shared.sessions.broadcast(|| SessionMsg::WorkerLost(worker.clone()));
             }
+            GatewayMsg::NodeLost(node) => {
+                shared.sessions.broadcast(|| SessionMsg::NodeLost(node.clone()));
+            }
             GatewayMsg::Wire(ToGateway::ModelPart { descriptor, part, parts, bytes }) => {
                 if let Some(card) = fetches.part(&descriptor, part, parts, bytes) {
                     shared.doors.add_card(descriptor, Arc::clone(&card));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use cluster::wire::{ToController, ToWorker};
-use config::ids::{Attempt, WorkerId};
+use config::ids::{Attempt, NodeId, WorkerId};
 use engine::text::{StopSet, TextModel};
 use futures_util::Stream;
 use policies::batch::{BatchEffect, Refusal, TokenEvent};
@@ -94,6 +94,8 @@ pub(crate) enum SessionMsg {
     Events(Vec<BatchEffect>),
     /// A worker is gone.
     WorkerLost(WorkerId),
+    /// A node is gone, and with it whatever life of its worker.
+    NodeLost(NodeId),
     /// Another controller answers now.
     AskAgain,
     /// The client has taken the first `total` tokens of a choice.
@@ -345,6 +347,11 @@ impl SessionState {
                 }
             }
             SessionMsg::WorkerLost(worker) => self.core.worker_lost(now, &worker, &mut fx),
+            SessionMsg::NodeLost(node) => {
+                if let Some(worker) = self.core.worker().filter(|worker| worker.node == node).cloned() {
+                    self.core.worker_lost(now, &worker, &mut fx);
+                }
+            }
             SessionMsg::AskAgain => self.core.ask_again(now, &mut fx),
             SessionMsg::Taken { choice, total } => self.core.consumed(now, choice, total, &mut fx),
             SessionMsg::ClientGone => self.core.cancel(now, &mut fx),
