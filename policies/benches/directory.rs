@@ -1,4 +1,5 @@
 //! The directory of prefixes: look-up of a long prompt, and events, with 1,000,000 pages of 64 workers.
+#![expect(clippy::print_stdout, reason = "figures that criterion does not show: memory and percentiles")]
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use policies::kv::PageHash;

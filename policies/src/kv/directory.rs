@@ -222,6 +222,13 @@ impl Directory {
         holders.map(|(node, life)| WorkerId::new(node.clone(), life.incarnation)).collect()
     }
 
+    /// Pages that a worker holds; none where it is not a member.
+    #[must_use]
+    pub fn pages_of(&self, worker: &WorkerId) -> usize {
+        let life = self.lives.get(&worker.node).filter(|l| l.incarnation == worker.incarnation);
+        life.map_or(0, |l| self.groups[l.held.group as usize].count(l.held.slot) as usize)
+    }
+
     /// What is known of each worker, in order.
     #[must_use]
     pub fn workers(&self) -> Vec<HolderView> {

@@ -158,6 +158,7 @@ fn b36_a_new_life_starts_at_nothing_and_an_old_one_is_not_heard() {
     assert_eq!(directory.snapshot(&old, 7, 0, 1, &pages(0..9)), Feed::Stale);
     directory.remove(&old);
     assert_eq!(directory.snapshot(&new, 0, 0, 1, &pages(0..5)), Feed::Applied);
+    assert_eq!((directory.pages_of(&old), directory.pages_of(&new)), (0, 5));
     assert_eq!(hits(&directory, &pages(0..9), &asked), [0, 5]);
     directory.remove(&new);
     assert_eq!(hits(&directory, &pages(0..9), &asked), [0, 0]);
@@ -312,6 +313,7 @@ fn history(seed: u64, page: fn(u64) -> PageHash, names: u64) {
         for view in directory.workers() {
             let truth = members.values().find(|t| t.life == view.worker.incarnation).unwrap();
             assert_eq!(view.pages, truth.known.len() as u64);
+            assert_eq!(directory.pages_of(&view.worker), truth.known.len());
         }
     }
     while directory.tidy(256) {}
