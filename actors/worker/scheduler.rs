@@ -6,19 +6,21 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cluster::wire::{ToController, ToGateway, ToWorker};
+use cluster::wire::{KV_SNAPSHOT_PAGES, ToController, ToGateway, ToWorker};
 use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use engine::host::{EngineHost, StepReport};
 use engine::{Engine, EngineError};
 use policies::batch::{Batch, BatchConfig, BatchEffect, BatchLoad};
 use policies::invariant;
+use policies::kv::PageHash;
+use policies::kv::events::{KvEvent, Recording};
 use policies::time::{Span, Time};
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use ractor_cluster::RactorMessage;
 use tracing::{debug, error, info};
 
 use crate::clock;
-use crate::doors::{Doors, WorkerStats};
+use crate::doors::{ControllerMsg, Doors, WorkerStats};
 use crate::membership::MembershipMsg;
 use crate::worker::load::StepAge;
 
@@ -152,6 +154,7 @@ impl SchedulerState {
             SchedulerMsg::Wire(ToWorker::Grant { request, attempt, choice, upto }) => {
                 self.core.grant(now, request, attempt, choice, upto);
             }
+            SchedulerMsg::Wire(ToWorker::KvResync { controller }) => self.resync(&controller),
             // The worker describes its model itself.
             SchedulerMsg::Wire(ToWorker::DescribeModel { .. }) => {}
             SchedulerMsg::GatewayLeft(gateway) => {
@@ -194,8 +197,28 @@ impl SchedulerState {
         self.pump(now)?;
         self.core.take_effects(&mut effects);
         self.outbox.send(effects);
+        self.tell_pages();
         self.outbox.report(now, self.core.load());
         Ok(())
+    }
+
+    /// Tells the controllers what has changed in the set of pages that can be found here, if one has asked.
+    fn tell_pages(&mut self) {
+        let mut events = Vec::new();
+        self.core.take_kv_events(&mut events);
+        self.outbox.pages_changed(events);
+    }
+
+    /// A controller wants to know all pages, and every change from now on.
+    fn resync(&mut self, controller: &NodeId) {
+        if self.core.config().kv_events == Recording::Off {
+            self.core.record_kv_events(Recording::Hashes);
+        }
+        // What the snapshot contains has numbers up to its own.
+        self.tell_pages();
+        let pages = self.core.kv_snapshot();
+        debug!(%controller, pages = pages.len(), "all pages are told");
+        self.outbox.all_pages(controller, &pages);
     }
 
     /// Walks over all pages and sequences: too much for every message, cheap enough a few times a second.
@@ -224,13 +247,16 @@ pub struct Outbox {
     worker: WorkerId,
     owners: BTreeMap<RequestId, (Attempt, NodeId)>,
     reported: (Time, BatchLoad),
+    /// Number of the last message about pages.
+    pages_seq: u64,
 }
 
 impl Outbox {
     /// An outbox of `worker`.
     #[must_use]
     pub fn new(doors: Doors, worker: WorkerId) -> Self {
-        Self { doors, worker, owners: BTreeMap::new(), reported: (Time::ZERO, BatchLoad::default()) }
+        let reported = (Time::ZERO, BatchLoad::default());
+        Self { doors, worker, owners: BTreeMap::new(), reported, pages_seq: 0 }
     }
 
     /// Answers a submission, and remembers whose request it is.
@@ -295,6 +321,33 @@ impl Outbox {
         }
         for (gateway, events) in by_gateway {
             self.doors.to_gateway(&gateway, ToGateway::Step { worker: self.worker.clone(), events });
+        }
+    }
+
+    /// Tells the controllers which pages can be found from now on, and which no longer.
+    pub fn pages_changed(&mut self, events: Vec<KvEvent>) {
+        if events.is_empty() {
+            return;
+        }
+        self.pages_seq += 1;
+        let (worker, seq) = (self.worker.clone(), self.pages_seq);
+        self.doors.to_controllers(&ToController::KvEvents { worker, seq, events });
+    }
+
+    /// Tells a controller all pages that can be found, in parts.
+    pub fn all_pages(&self, controller: &NodeId, pages: &[PageHash]) {
+        let parts = pages.len().div_ceil(KV_SNAPSHOT_PAGES).max(1) as u32;
+        for part in 0..parts {
+            let at = part as usize * KV_SNAPSHOT_PAGES;
+            let pages = pages[at..pages.len().min(at + KV_SNAPSHOT_PAGES)].to_vec();
+            let (worker, seq) = (self.worker.clone(), self.pages_seq);
+            let message = ToController::KvSnapshot { worker, seq, part, parts, pages };
+            // If it does not arrive, the controller asks again.
+            if self.doors.is_linked(controller) {
+                self.doors.to_peer(controller, &message);
+            } else {
+                self.doors.to_controller(ControllerMsg::Wire(message));
+            }
         }
     }
 

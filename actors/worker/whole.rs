@@ -83,8 +83,11 @@ impl Actor for Whole {
             SchedulerMsg::Wire(ToWorker::CancelChoice { request, attempt, choice }) => {
                 state.engine.cancel_choice(SeqKey { request, attempt, choice });
             }
-            // The engine generates at its own pace, and a session has room for all of it; the worker describes its model.
-            SchedulerMsg::Wire(ToWorker::Grant { .. } | ToWorker::DescribeModel { .. }) => {}
+            // The engine generates at its own pace, and a session has room for all of it; the worker describes its model;
+            // and it has no pages that others could look for.
+            SchedulerMsg::Wire(
+                ToWorker::Grant { .. } | ToWorker::DescribeModel { .. } | ToWorker::KvResync { .. },
+            ) => {}
             SchedulerMsg::GatewayLeft(gateway) => {
                 for (request, attempt) in state.outbox.forget_gateway(&gateway) {
                     state.engine.cancel(request, attempt);

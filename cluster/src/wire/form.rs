@@ -9,6 +9,7 @@ use super::codec::{DecodeError, Decoder, EncodeError, Encoder};
 
 mod batch;
 mod ids;
+mod kv;
 mod message;
 mod node;
 mod placement;

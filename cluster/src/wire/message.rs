@@ -4,6 +4,8 @@ use std::fmt;
 
 use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use policies::batch::{BatchEffect, BatchLoad, Refusal};
+use policies::kv::PageHash;
+use policies::kv::events::KvEvent;
 use policies::placement::{PlaceRequest, PlacementEffect};
 use policies::request::RequestSpec;
 use policies::time::Time;
@@ -117,6 +119,9 @@ pub enum ToGateway {
     },
 }
 
+/// Pages in a part of a snapshot at most: 1 MiB, so that no message holds up those behind it.
+pub const KV_SNAPSHOT_PAGES: usize = 65_536;
+
 /// To the controller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToController {
@@ -147,6 +152,28 @@ pub enum ToController {
         worker: WorkerId,
         /// The figures.
         load: BatchLoad,
+    },
+    /// The set of pages that can be found at a worker has changed.
+    KvEvents {
+        /// The worker.
+        worker: WorkerId,
+        /// One more than that of its last message of this kind.
+        seq: u64,
+        /// The changes, in order.
+        events: Vec<KvEvent>,
+    },
+    /// A part of all pages that can be found at a worker, at most [`KV_SNAPSHOT_PAGES`] of them.
+    KvSnapshot {
+        /// The worker.
+        worker: WorkerId,
+        /// Its events up to this number are contained.
+        seq: u64,
+        /// Which part, from 0.
+        part: u32,
+        /// How many there are.
+        parts: u32,
+        /// The pages.
+        pages: Vec<PageHash>,
     },
 }
 
@@ -195,6 +222,11 @@ pub enum ToWorker {
         gateway: NodeId,
         /// BLAKE3 hash of the descriptor.
         descriptor: [u8; 32],
+    },
+    /// Send all pages that can be found now, and from now on every change.
+    KvResync {
+        /// Whom to answer.
+        controller: NodeId,
     },
 }
 
@@ -245,14 +277,18 @@ impl Message for ToController {
             Self::Release { request, attempt } | Self::Accepted { request, attempt } => {
                 Some((*request, *attempt))
             }
-            Self::WorkerLoad { .. } => None,
+            Self::WorkerLoad { .. } | Self::KvEvents { .. } | Self::KvSnapshot { .. } => None,
         }
     }
 
     fn deadline(&self) -> Option<Time> {
         match self {
             Self::Place { request, .. } => Some(request.deadline),
-            Self::Release { .. } | Self::Accepted { .. } | Self::WorkerLoad { .. } => None,
+            Self::Release { .. }
+            | Self::Accepted { .. }
+            | Self::WorkerLoad { .. }
+            | Self::KvEvents { .. }
+            | Self::KvSnapshot { .. } => None,
         }
     }
 
@@ -272,7 +308,7 @@ impl Message for ToWorker {
             Self::Cancel { request, attempt }
             | Self::CancelChoice { request, attempt, .. }
             | Self::Grant { request, attempt, .. } => Some((*request, *attempt)),
-            Self::DescribeModel { .. } => None,
+            Self::DescribeModel { .. } | Self::KvResync { .. } => None,
         }
     }
 
@@ -282,7 +318,8 @@ impl Message for ToWorker {
             Self::Cancel { .. }
             | Self::CancelChoice { .. }
             | Self::Grant { .. }
-            | Self::DescribeModel { .. } => None,
+            | Self::DescribeModel { .. }
+            | Self::KvResync { .. } => None,
         }
     }
 

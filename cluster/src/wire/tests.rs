@@ -308,6 +308,7 @@ fn what_the_controller_says_keeps_its_words() {
             choice,
             seed: 1,
             opinion_deadline: policies::policy::OPINION_DEADLINE,
+            directory: false,
         });
         let mut effects = Vec::new();
         for worker in 0..2_u64 {

@@ -23,6 +23,8 @@ form_enum!(ToController {
     1 => Release { request, attempt },
     2 => WorkerLoad { worker, load },
     3 => Accepted { request, attempt },
+    4 => KvEvents { worker, seq, events },
+    5 => KvSnapshot { worker, seq, part, parts, pages },
 });
 
 form_enum!(ToWorker {
@@ -31,4 +33,5 @@ form_enum!(ToWorker {
     2 => CancelChoice { request, attempt, choice },
     3 => Grant { request, attempt, choice, upto },
     4 => DescribeModel { gateway, descriptor },
+    5 => KvResync { controller },
 });

@@ -7,6 +7,7 @@ use config::ids::{Attempt, ModelId, NodeId, RequestId, SessionId, WorkerId};
 use config::role::RoleSet;
 use policies::batch::{BatchEffect, BatchLoad, Refusal, TokenEvent, Usage};
 use policies::kv::PageHash;
+use policies::kv::events::KvEvent;
 use policies::membership::{Member, Peer};
 use policies::placement::{PlaceRequest, PlacementEffect, Plan, Rejection, WorkerInfo};
 use policies::policy::{PolicyMode, Stage};
@@ -64,6 +65,13 @@ pub(super) fn to_controller() -> impl Strategy<Value = ToController> {
         (request(), attempt()).prop_map(|(request, attempt)| ToController::Release { request, attempt }),
         (request(), attempt()).prop_map(|(request, attempt)| ToController::Accepted { request, attempt }),
         (worker(), load()).prop_map(|(worker, load)| ToController::WorkerLoad { worker, load }),
+        (worker(), any::<u64>(), vec(kv_event(), 0..4))
+            .prop_map(|(worker, seq, events)| ToController::KvEvents { worker, seq, events }),
+        (worker(), any::<u64>(), any::<[u32; 2]>(), pages()).prop_map(
+            |(worker, seq, [part, parts], pages)| {
+                ToController::KvSnapshot { worker, seq, part, parts, pages }
+            }
+        ),
     ]
 }
 
@@ -82,6 +90,24 @@ pub(super) fn to_worker() -> impl Strategy<Value = ToWorker> {
         1 => (node(), any::<[u8; 32]>()).prop_map(|(gateway, descriptor)| {
             ToWorker::DescribeModel { gateway, descriptor }
         }),
+        1 => node().prop_map(|controller| ToWorker::KvResync { controller }),
+    ]
+}
+
+fn pages() -> impl Strategy<Value = Vec<PageHash>> {
+    vec(any::<[u8; 16]>().prop_map(PageHash), 0..6)
+}
+
+fn kv_event() -> impl Strategy<Value = KvEvent> {
+    let parent = option::of(any::<[u8; 16]>().prop_map(PageHash));
+    prop_oneof![
+        (parent, pages(), vec(any::<u32>(), 0..9)).prop_map(|(parent, pages, tokens)| KvEvent::Stored {
+            parent,
+            pages,
+            tokens
+        }),
+        pages().prop_map(|pages| KvEvent::Removed { pages }),
+        Just(KvEvent::Cleared),
     ]
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use config::ids::{Attempt, NodeId};
 use policies::batch::{BatchEffect, BatchLoad, Refusal, Usage};
 use policies::kv::PageHash;
+use policies::kv::events::KvEvent;
 use policies::membership::{Member, Peer};
 use policies::placement::{PlaceRequest, PlacementEffect, Plan, Rejection, WorkerInfo};
 use policies::policy::{PolicyMode, Stage};
@@ -68,9 +69,9 @@ fn to_node() {
     let peers = vec![Peer { id: NodeId::from("n2"), incarnation: 2, address: "b:1".to_owned() }];
     pinned(
         &ToNode::Beat(Box::new(Beat { member, worker, peers, sessions: 4 })),
-        "010000000101fb2c0100026e31fb2c0103613a310501000103613a32010277310901016dfb000808010d010203040e0506070809 \
-         0a0b0c01016dababababababababababababababababababababababababababababababababfc7011010001026e320203623a31 \
-         04",
+        "010000000101fb2c0100026e31fb2c0103613a310501000103613a32010277310901016dfb00080810010d010203040e05060708 \
+         090a0b0c01016dababababababababababababababababababababababababababababababababfc7011010001026e320203623a \
+         3104",
     );
     pinned(&goodbye(), "010000000101fb2c0101027731090e746865206e6f64652073746f7073");
 }
@@ -90,7 +91,8 @@ fn to_gateway() {
     let plan = Plan { worker: worker.clone(), why: "least-loaded", stages: vec![stage].into() };
     pinned(
         &ToGateway::Placement(PlacementEffect::Placed { request, attempt, plan }),
-        "010101fd010000000000edfe0701000101fb2c010000fd010000000000edfe0701027731090c6c656173742d6c6f61646564",
+        "010101fd010000000000edfe0701000101fb2c010000fd010000000000edfe0701027731090c6c656173742d6c6f61646564010b \
+         63616368652d61776172650109776f756c645f686974017701016e000000000000e03f010309",
     );
     let reason = Rejection::Timeout(Span::from_millis(5));
     pinned(
@@ -158,7 +160,7 @@ fn to_controller() {
     pinned(
         &ToController::Place { gateway: NodeId::from("g1"), request: place },
         "010201fd010000000000edfe070101fc00ca9a3b0101fb2c0100026731fd010000000000edfe0701016dfb2c01fb2d0110010102 \
-         773109",
+         77310901efefefefefefefefefefefefefefefef0101730101610001",
     );
     pinned(
         &ToController::Release { request, attempt },
@@ -171,6 +173,24 @@ fn to_controller() {
     pinned(
         &ToController::WorkerLoad { worker: worker_id(), load: load() },
         "010200000101fb2c0102027731090d010203040e05060708090a0b0c",
+    );
+    let (one, two) = (PageHash([0xef; 16]), PageHash([0xab; 16]));
+    let events = vec![
+        KvEvent::Stored { parent: Some(one), pages: vec![two], tokens: vec![7] },
+        KvEvent::Stored { parent: None, pages: vec![one], tokens: vec![] },
+        KvEvent::Removed { pages: vec![two, one] },
+        KvEvent::Cleared,
+    ];
+    pinned(
+        &ToController::KvEvents { worker: worker_id(), seq: 300, events },
+        "010200000101fb2c0104027731 09 fb2c01 04 \
+         00 01 efefefefefefefefefefefefefefefef 01 abababababababababababababababab 01 07 \
+         00 00 01 efefefefefefefefefefefefefefefef 00 \
+         01 02 abababababababababababababababab efefefefefefefefefefefefefefefef 02",
+    );
+    pinned(
+        &ToController::KvSnapshot { worker: worker_id(), seq: 300, part: 1, parts: 2, pages: vec![two] },
+        "010200000101fb2c0105027731 09 fb2c01 01 02 01 abababababababababababababababab",
     );
 }
 
@@ -213,7 +233,7 @@ fn to_worker() {
         &ToWorker::Submit { to, gateway: gateway.clone(), spec: Box::new(spec) },
         "010301fd010000000000edfe070101fc00ca9a3b0101fb2c010002773109026731fd010000000000edfe0701016d0301fb2c01fc \
          7011010001efefefefefefefefefefefefefefefef010204050101100102000000003f0000803f28000000000000803f00000000 \
-         0000000001030000c8c2fdffffffffffffffff0102010401610001016201000000000000e03f01630201016403017840",
+         0000000001030000c8c2fdffffffffffffffff0102010401610001016201000000000000e03f01630201016403017840010173",
     );
     pinned(
         &ToWorker::Cancel { request, attempt },
@@ -231,4 +251,5 @@ fn to_worker() {
         &ToWorker::DescribeModel { gateway, descriptor: [0xcd; 32] },
         "010300000101fb2c0104026731cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     );
+    pinned(&ToWorker::KvResync { controller: NodeId::from("c1") }, "010300000101fb2c0105026331");
 }
