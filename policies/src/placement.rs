@@ -24,7 +24,7 @@ use crate::kv::directory::{Directory, Feed};
 use crate::kv::events::KvEvent;
 use crate::policy::PolicyEvent;
 use crate::rng::Rng;
-use crate::time::Time;
+use crate::time::{Span, Time};
 
 mod book;
 mod consult;
@@ -47,6 +47,11 @@ pub const DEFAULT_MODEL: &str = "default";
 /// client that sets none should not look like a heavy one.
 pub const GENERATION_ESTIMATE: u32 = 256;
 
+/// How often the directory is looked after; as long as a worker may take to answer with its pages.
+const KEEP_DIRECTORY: Span = Span::from_secs(1);
+/// Parts of the directory's maps (of 256) that are swept each time.
+const TIDY_PARTS: usize = 32;
+
 /// The controller's state machine.
 #[derive(Debug)]
 pub struct Placement {
@@ -64,6 +69,7 @@ pub struct Placement {
     pending: BTreeMap<Ticket, consult::Consultation>,
     tickets: u64,
     directory: Directory,
+    directory_kept: Time,
 }
 
 #[derive(Debug)]
@@ -124,6 +130,7 @@ impl Placement {
             pending: BTreeMap::new(),
             tickets: 0,
             directory: Directory::new(),
+            directory_kept: Time::ZERO,
         }
     }
 
@@ -269,6 +276,7 @@ impl Placement {
     /// Goes on without opinions that are late, and turns away what has waited too long.
     pub fn tick(&mut self, now: Time, fx: &mut Vec<PlacementEffect>) {
         self.conclude_late(now, fx);
+        self.keep_directory(now);
         self.queue.retain(|waiting| {
             let over = waiting.until <= now;
             if over {
@@ -363,14 +371,20 @@ impl Placement {
         feed
     }
 
+    /// Sweeps up what removed workers have left in the directory, and asks again whoever has not answered.
+    fn keep_directory(&mut self, now: Time) {
+        if self.config.directory && now.since(self.directory_kept) >= KEEP_DIRECTORY {
+            self.directory_kept = now;
+            self.directory.tidy(TIDY_PARTS);
+            for worker in self.directory.overdue() {
+                self.policies.resync(worker);
+            }
+        }
+    }
+
     /// Who holds which pages. Empty without [`PlacementConfig::directory`].
     #[must_use]
     pub const fn directory(&self) -> &Directory {
         &self.directory
-    }
-
-    /// Sweeps the directory a little ([`Directory::tidy`]); true while there is more to do.
-    pub fn tidy_directory(&mut self, parts: usize) -> bool {
-        self.directory.tidy(parts)
     }
 }

@@ -19,6 +19,8 @@ use crate::time::{Span, Time};
 pub mod cache_aware;
 pub mod session_affinity;
 
+pub mod configured;
+
 #[cfg(test)]
 mod testing;
 

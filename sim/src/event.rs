@@ -2,6 +2,8 @@
 
 use config::ids::{Attempt, RequestId, WorkerId};
 use policies::batch::{BatchEffect, BatchLoad, Refusal};
+use policies::kv::PageHash;
+use policies::kv::events::KvEvent;
 use policies::placement::{PlaceRequest, PlacementEffect, WorkerInfo};
 use policies::request::RequestSpec;
 use policies::step::StepOutcome;
@@ -66,6 +68,12 @@ pub enum ControllerMsg {
     Place(PlaceRequest),
     /// An attempt is over.
     Release(RequestId, Attempt),
+    /// A worker has taken an attempt.
+    Accepted(RequestId, Attempt),
+    /// What has changed of a worker's pages: message number, changes.
+    KvEvents(WorkerId, u64, Vec<KvEvent>),
+    /// All pages of a worker, after the message of this number.
+    KvSnapshot(WorkerId, u64, Vec<PageHash>),
 }
 
 /// Messages to a worker.
@@ -79,6 +87,8 @@ pub enum WorkerMsg {
     CancelChoice(RequestId, Attempt, u32),
     /// One choice of it may go on up to this index.
     Grant(RequestId, Attempt, u32, u32),
+    /// Tell the controller all pages.
+    Resync,
 }
 
 impl Event {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use config::{Choice, Dur};
+use config::{Choice, Dur, PoliciesConfig};
 use policies::cost::{CostModel, Hardware, ModelShape};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,8 @@ pub struct Scenario {
     pub workload: Workload,
     /// Who serves them.
     pub cluster: Cluster,
+    /// Options of policies, as a node's configuration has them.
+    pub policy: PoliciesConfig,
     /// What goes wrong.
     #[serde(rename = "fault")]
     pub faults: Vec<Fault>,
@@ -35,7 +37,12 @@ pub struct Workload {
     pub requests: u64,
     /// Requests a second, on average.
     pub rate: f64,
-    /// Tokens of a prompt that no other prompt has.
+    /// Requests of a conversation. Each begins with all that was said before it, answers included, and names the
+    /// conversation as its session. 1: there are no conversations.
+    pub turns: u32,
+    /// Time from one request of a conversation to the next, on average; should be longer than an answer takes.
+    pub think: Dur,
+    /// Tokens of a prompt that no other prompt has; in a conversation those that each turn adds.
     pub prompt: Lengths,
     /// Tokens that a request may generate, for each choice.
     pub output: Lengths,
@@ -113,8 +120,11 @@ pub struct Cluster {
     pub queue_limit: u32,
     /// How long they wait.
     pub queue_timeout: Dur,
-    /// How a worker is chosen.
+    /// How a worker is chosen where no policy does.
     pub choice: Choice,
+    /// Policies that the controller asks, in this order; those of [`PoliciesConfig::NAMES`].
+    #[serde(alias = "cluster_policies")]
+    pub cluster_policies: Vec<String>,
     /// Placements of a request after its first.
     pub retry_limit: u32,
     /// Wait before a second retry, doubled before each one after it.
@@ -160,6 +170,7 @@ impl Default for Scenario {
             hardware: "h100".into(),
             workload: Workload::default(),
             cluster: Cluster::default(),
+            policy: PoliciesConfig::default(),
             faults: Vec::new(),
         }
     }
@@ -170,6 +181,8 @@ impl Default for Workload {
         Self {
             requests: 500,
             rate: 20.0,
+            turns: 1,
+            think: Dur::from_secs(10),
             prompt: Lengths::Exponential { mean: 400, max: 4000 },
             output: Lengths::Exponential { mean: 150, max: 1000 },
             choices: 1,
@@ -203,6 +216,7 @@ impl Default for Cluster {
             queue_limit: 1024,
             queue_timeout: Dur::from_secs(30),
             choice: Choice::LeastLoaded,
+            cluster_policies: Vec::new(),
             retry_limit: 5,
             retry_backoff: Dur::from_millis(50),
             network: Dur::from_nanos(100_000),
@@ -269,6 +283,15 @@ impl Scenario {
         within("cluster.max-context", c.max_context.into(), 2, 10_000_000)?;
         // The run has to end: a request that nothing can serve ends at its deadline.
         within("workload.deadline (ns)", w.deadline.as_nanos(), 1, Dur::from_secs(86_400).as_nanos())?;
+        within("workload.turns", w.turns.into(), 1, 1000)?;
+        within("workload.think (ns)", w.think.as_nanos(), 0, Dur::from_secs(86_400).as_nanos())?;
+        for (i, name) in c.cluster_policies.iter().enumerate() {
+            let known = PoliciesConfig::NAMES.contains(&name.as_str());
+            if !known || c.cluster_policies[..i].contains(name) {
+                let rule = format!("use any of {}, each once", PoliciesConfig::NAMES.join(", "));
+                return Err(invalid("cluster.cluster-policies", name, rule));
+            }
+        }
         for fault in &self.faults {
             within("fault.worker", fault.worker.into(), 0, u64::from(c.workers) - 1)?;
         }

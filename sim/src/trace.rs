@@ -58,6 +58,7 @@ impl Trace {
                         self.request(13, *request, *attempt);
                         self.all([(*choice).into(), (*upto).into()]);
                     }
+                    WorkerMsg::Resync => self.add(15),
                 }
             }
             Event::StepDone(worker, outcome) => {
@@ -165,6 +166,15 @@ impl Trace {
                 self.all([ask.prompt_tokens.into(), ask.max_tokens.into(), ask.avoid.len() as u64]);
             }
             ControllerMsg::Release(request, attempt) => self.request(44, *request, *attempt),
+            ControllerMsg::Accepted(request, attempt) => self.request(45, *request, *attempt),
+            ControllerMsg::KvEvents(worker, seq, events) => {
+                self.worker(worker);
+                self.all([46, *seq, events.iter().map(|e| e.pages() as u64).sum()]);
+            }
+            ControllerMsg::KvSnapshot(worker, seq, pages) => {
+                self.worker(worker);
+                self.all([47, *seq, pages.len() as u64]);
+            }
         }
     }
 

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use config::ids::{Attempt, RequestId};
+use policies::cost::fake::FakeModel;
+use policies::kv::{Fingerprint, page_hashes};
 use policies::request::{RequestSpec, ResumedChoice, Sampling, Token};
 use policies::rng::{self, Rng};
 use policies::time::{Span, Time};
@@ -28,6 +30,12 @@ pub struct Arrival {
     pub reads: Option<Time>,
 }
 
+/// What all pages have in common.
+#[must_use]
+pub fn fingerprint() -> Fingerprint {
+    Fingerprint::of(&[("engine", b"simulated")])
+}
+
 /// The requests of a scenario, in order of arrival.
 #[must_use]
 pub fn arrivals(scenario: &Scenario) -> Vec<Arrival> {
@@ -35,24 +43,43 @@ pub fn arrivals(scenario: &Scenario) -> Vec<Arrival> {
     // A stream each, so that another length or patience does not move the arrivals.
     let stream = |n: u64| Rng::new(rng::bits(scenario.seed, 7, n));
     let (mut gaps, mut lengths, mut texts, mut patience) = (stream(0), stream(1), stream(2), stream(3));
-    let mut stalls = stream(4);
+    let (mut stalls, mut thinking) = (stream(4), stream(5));
+    let model = FakeModel { end: (w.end_every > 0).then_some((END, w.end_every)) };
+    let print = fingerprint();
     let mut at = Time::ZERO;
-    let arrival = |number| {
-        at = at + seconds(gaps.exponential(1.0 / w.rate));
-        let group = texts.below(w.groups.into());
-        let shared = (0..w.shared_prefix).map(|i| byte(rng::bits(scenario.seed, 8 + group, i.into())));
-        let own: Vec<Token> = (0..draw(w.prompt, &mut lengths)).map(|_| byte(texts.next_u64())).collect();
+    let mut arrivals: Vec<Arrival> = Vec::new();
+    let mut said: Vec<Token> = Vec::new();
+    for number in 1..=w.requests {
+        if (number - 1).is_multiple_of(w.turns.into()) {
+            // A conversation begins, with as many requests to come.
+            at = at + seconds(gaps.exponential(f64::from(w.turns) / w.rate));
+            let group = texts.below(w.groups.into());
+            said =
+                (0..w.shared_prefix).map(|i| byte(rng::bits(scenario.seed, 8 + group, i.into()))).collect();
+        } else if let Some(former) = arrivals.last() {
+            let spec = &former.spec;
+            said = spec.prompt.to_vec();
+            said.extend(model.answer(&spec.prompt, &spec.sampling, 0, spec.max_tokens));
+        }
+        let came = match arrivals.last() {
+            Some(former) if !(number - 1).is_multiple_of(w.turns.into()) => {
+                former.at + seconds(thinking.exponential(w.think.get().as_secs_f64()))
+            }
+            _ => at,
+        };
+        said.extend((0..draw(w.prompt, &mut lengths)).map(|_| byte(texts.next_u64())));
         let stays = patience.exponential(w.patience.get().as_secs_f64());
-        let leaves = (patience.unit() < w.leave).then(|| at + seconds(stays));
+        let leaves = (patience.unit() < w.leave).then(|| came + seconds(stays));
         let stall = stalls.exponential(w.stall_for.get().as_secs_f64());
-        let reads = (stalls.unit() < w.stall).then(|| at + seconds(stall));
+        let reads = (stalls.unit() < w.stall).then(|| came + seconds(stall));
         let sampling = Sampling { temperature: w.temperature, seed: number, ..Sampling::default() };
+        let conversation = (number - 1) / u64::from(w.turns);
         let spec = RequestSpec {
             id: RequestId::new(1, number),
             attempt: Attempt(0),
             model: MODEL.into(),
-            prompt: shared.chain(own).collect(),
-            hashes: Vec::new().into(),
+            hashes: page_hashes(&print, scenario.cluster.page_tokens, &said).into(),
+            prompt: std::mem::take(&mut said).into(),
             resumed: vec![ResumedChoice::default(); w.choices as usize],
             max_tokens: draw(w.output, &mut lengths),
             credit: scenario.cluster.credit,
@@ -61,12 +88,13 @@ pub fn arrivals(scenario: &Scenario) -> Vec<Arrival> {
             sampling: Arc::new(sampling),
             prompt_logprobs: false,
             props: Arc::default(),
-            session: None,
-            deadline: at + Span::from(w.deadline.get()),
+            session: (w.turns > 1).then(|| format!("conversation-{conversation}").into()),
+            deadline: came + Span::from(w.deadline.get()),
         };
-        Arrival { at, spec, leaves, reads }
-    };
-    (1..=w.requests).map(arrival).collect()
+        arrivals.push(Arrival { at: came, spec, leaves, reads });
+    }
+    arrivals.sort_by_key(|arrival| (arrival.at, arrival.spec.id));
+    arrivals
 }
 
 fn draw(lengths: Lengths, rng: &mut Rng) -> u32 {

@@ -9,8 +9,9 @@ use policies::cost::CostModel;
 use policies::cost::fake::FakeModel;
 use policies::ensure_invariant;
 use policies::invariant::Broken;
-use policies::kv::Fingerprint;
+use policies::kv::events::Recording;
 use policies::placement::{self, PlacementConfig, WorkerInfo};
+use policies::policy::configured::configured;
 use policies::request::Token;
 use policies::session::SessionConfig;
 use policies::time::{Span, Time};
@@ -31,6 +32,8 @@ pub struct Run {
     pub report: Report,
     /// What each request was answered, by choice; complete or not.
     pub answers: BTreeMap<RequestId, Vec<Vec<Token>>>,
+    /// Tokens that each worker that lived to the end has computed in prefill.
+    pub prefilled: BTreeMap<WorkerId, u64>,
 }
 
 /// All nodes, and what is on its way between them.
@@ -71,6 +74,8 @@ impl World {
                 queue.push(at + Span::from(after.get()), back);
             }
         }
+        let policies: Vec<_> =
+            c.cluster_policies.iter().filter_map(|name| configured(name, &scenario.policy)).collect();
         let arrivals = workload::arrivals(scenario);
         for (index, arrival) in arrivals.iter().enumerate() {
             queue.push(arrival.at, Event::Arrive(index));
@@ -86,11 +91,11 @@ impl World {
             arrivals,
             queue,
             out: Outbox::new(c.network.get().into()),
-            gateway: Gateway::new(SessionConfig {
-                retry_limit: c.retry_limit,
-                backoff: c.retry_backoff.get().into(),
-            }),
-            controller: Controller::new(placement_config(c, scenario.seed)),
+            gateway: Gateway::new(
+                SessionConfig { retry_limit: c.retry_limit, backoff: c.retry_backoff.get().into() },
+                !policies.is_empty(),
+            ),
+            controller: Controller::new(placement_config(c, scenario.seed), policies),
             workers: BTreeMap::new(),
             lives: vec![0; c.workers as usize],
             drawn: 0,
@@ -122,8 +127,10 @@ impl World {
         self.nothing_left().map_err(|broken| SimError::broken(broken, last, seed))?;
         let records = self.gateway.into_records();
         let tokens = |choice: &Vec<(Time, Token)>| choice.iter().map(|&(_, token)| token).collect();
+        let prefilled =
+            self.workers.iter().map(|(id, w)| (id.clone(), w.core().load().prefilled_tokens)).collect();
         let answers = records.iter().map(|(id, r)| (*id, r.answers.iter().map(tokens).collect())).collect();
-        Ok(Run { report: Report::new(seed, &records, self.drawn, last, self.trace), answers })
+        Ok(Run { report: Report::new(seed, &records, self.drawn, last, self.trace), answers, prefilled })
     }
 
     fn apply(&mut self, now: Time, event: Event) -> Result<(), Broken> {
@@ -146,7 +153,13 @@ impl World {
                     Ok(())
                 }
                 // There is nothing to stop, nor to go on, at a worker that is gone.
-                (None, WorkerMsg::Cancel(..) | WorkerMsg::CancelChoice(..) | WorkerMsg::Grant(..)) => Ok(()),
+                (
+                    None,
+                    WorkerMsg::Cancel(..)
+                    | WorkerMsg::CancelChoice(..)
+                    | WorkerMsg::Grant(..)
+                    | WorkerMsg::Resync,
+                ) => Ok(()),
             },
             Event::StepDone(id, outcome) => match self.workers.get_mut(&id) {
                 Some(worker) => {
@@ -192,12 +205,8 @@ impl World {
             max_waiting: c.max_waiting,
             prefix_cache: c.prefix_cache,
             watermark: c.watermark,
-            ..BatchConfig::sized(
-                c.page_tokens,
-                c.pages,
-                c.max_context,
-                Fingerprint::of(&[("engine", b"simulated")]),
-            )
+            kv_events: if c.cluster_policies.is_empty() { Recording::Off } else { Recording::Hashes },
+            ..BatchConfig::sized(c.page_tokens, c.pages, c.max_context, workload::fingerprint())
         };
         let mean = self.scenario.workload.end_every;
         let model = FakeModel { end: (mean > 0).then_some((END, mean)) };
@@ -223,12 +232,13 @@ impl World {
     fn nothing_left(&self) -> Result<(), Broken> {
         let core = self.controller.core();
         ensure_invariant!(
-            self.gateway.live() == 0 && core.booked() == 0 && core.queued() == 0,
+            self.gateway.live() == 0 && core.booked() == 0 && core.queued() == 0 && core.consulting() == 0,
             "sim_requests_end",
-            "{} sessions live, {} requests are booked, {} wait",
+            "{} sessions live, {} requests are booked, {} wait, {} are asked about",
             self.gateway.live(),
             core.booked(),
-            core.queued()
+            core.queued(),
+            core.consulting()
         );
         for row in core.workers() {
             ensure_invariant!(
@@ -270,6 +280,6 @@ fn placement_config(cluster: &Cluster, seed: u64) -> PlacementConfig {
         },
         seed,
         opinion_deadline: policies::policy::OPINION_DEADLINE,
-        directory: false,
+        directory: !cluster.cluster_policies.is_empty(),
     }
 }

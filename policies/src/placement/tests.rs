@@ -1,10 +1,12 @@
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
-use crate::invariant::{enforce, panic_on_broken};
 use crate::policy::OPINION_DEADLINE;
 use crate::time::Span;
+
+mod asked;
+mod churn;
+mod directory;
 
 const T: Time = Time(0);
 
@@ -291,109 +293,4 @@ fn asking_twice_books_once() {
     let first = place(&mut p, ask(1));
     assert_eq!(place(&mut p, ask(1)), first);
     assert_eq!(p.booked(), 1);
-}
-
-/// Random joins, leaves, drains, placements and releases: every request is answered once, and nothing is left.
-fn churn(seed: u64) -> (u32, u32) {
-    let mut rng = Rng::new(seed);
-    let choice = if seed.is_multiple_of(2) { Choice::LeastLoaded } else { Choice::PowerOfTwo };
-    let mut p = Placement::new(PlacementConfig { choice, seed, ..config() });
-    let mut now = T;
-    let mut incarnation = 0;
-    let mut lives: Vec<WorkerId> = Vec::new();
-    let (mut waiting, mut booked) = (BTreeSet::new(), BTreeSet::new());
-    let (mut placed, mut rejected, mut number) = (0, 0, 0);
-    for _ in 0..400 {
-        now = now + Span::from_millis(rng.below(200));
-        let mut fx = Vec::new();
-        match rng.below(12) {
-            0 => {
-                incarnation += 1;
-                let models = if rng.below(4) == 0 { vec!["m".into(), "n".into()] } else { vec!["m".into()] };
-                let new = WorkerInfo {
-                    models,
-                    max_context: 50 + 200 * rng.below(3) as u32,
-                    ..info(rng.below(4), incarnation, 1 + rng.below(3) as u32)
-                };
-                lives.push(new.id.clone());
-                p.worker_joined(now, new, &mut fx);
-            }
-            1 if !lives.is_empty() => {
-                p.worker_left(now, &lives[rng.below(lives.len() as u64) as usize], &mut fx);
-            }
-            2 if !lives.is_empty() && rng.below(3) == 0 => {
-                p.worker_draining(&lives[rng.below(lives.len() as u64) as usize]);
-            }
-            3..=7 => {
-                number += 1;
-                let request = PlaceRequest {
-                    request: RequestId::new(1 + number % 2, number),
-                    attempt: Attempt(rng.below(2) as u32),
-                    model: ["m", "m", "n", "default"][rng.below(4) as usize].into(),
-                    avoid: lives.iter().filter(|_| rng.below(3) == 0).cloned().collect(),
-                    ..ask(number)
-                };
-                waiting.insert((request.request, request.attempt));
-                p.place(now, request, &mut fx);
-            }
-            8..=10 => {
-                let all: Vec<_> = booked.union(&waiting).copied().collect();
-                if let Some(&key) = all.get(rng.below(all.len() as u64) as usize) {
-                    booked.remove(&key);
-                    waiting.remove(&key);
-                    p.release(now, key.0, key.1, &mut fx);
-                }
-            }
-            _ if rng.below(4) == 0 => {
-                // Of two gateways one leaves: nobody hears of its requests again.
-                let gateway = 1 + rng.below(2);
-                p.gateway_left(now, gateway, &mut fx);
-                waiting.retain(|k: &(RequestId, Attempt)| k.0.gateway != gateway);
-                booked.retain(|k: &(RequestId, Attempt)| k.0.gateway != gateway);
-            }
-            _ if !lives.is_empty() && rng.below(2) == 0 => {
-                let worker = &lives[rng.below(lives.len() as u64) as usize];
-                let load = BatchLoad { requests: rng.below(4) as u32, ..BatchLoad::default() };
-                p.worker_load(now, worker, load, &mut fx);
-            }
-            _ => p.tick(now, &mut fx),
-        }
-        for effect in fx {
-            match effect {
-                PlacementEffect::Placed { request, attempt, .. } => {
-                    assert!(waiting.remove(&(request, attempt)), "answered twice");
-                    booked.insert((request, attempt));
-                    placed += 1;
-                }
-                PlacementEffect::Rejected { request, attempt, .. } => {
-                    assert!(waiting.remove(&(request, attempt)), "answered twice");
-                    rejected += 1;
-                }
-                PlacementEffect::Lost { request, attempt, .. } => {
-                    assert!(booked.remove(&(request, attempt)), "lost without a booking");
-                }
-            }
-        }
-        enforce(p.check());
-        assert_eq!((p.booked() as usize, p.queued() as usize), (booked.len(), waiting.len()), "seed {seed}");
-        assert!(p.workers().iter().all(|w| w.booked <= w.info.max_requests));
-    }
-    for key in booked {
-        p.release(now, key.0, key.1, &mut Vec::new());
-    }
-    p.tick(Time::NEVER, &mut Vec::new());
-    enforce(p.check());
-    (placed, rejected)
-}
-
-#[test]
-fn random_churn_answers_each_request_once() {
-    panic_on_broken();
-    let (mut placed, mut rejected) = (0, 0);
-    for seed in 0..300 {
-        let (p, r) = churn(seed);
-        placed += p;
-        rejected += r;
-    }
-    assert!(placed > 5000 && rejected > 1000, "dull: {placed} placed, {rejected} rejected");
 }

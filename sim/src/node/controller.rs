@@ -1,10 +1,11 @@
 //! The controller: [`policies::placement`] and its messages.
 
 use policies::invariant::Broken;
-use policies::placement::{Placement, PlacementConfig};
+use policies::placement::{Placement, PlacementConfig, PolicyWork};
+use policies::policy::{ClusterPolicy, PolicyConfig};
 use policies::time::Time;
 
-use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox};
+use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
 
 /// The simulated controller.
 #[derive(Debug)]
@@ -15,10 +16,10 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller that knows no worker.
+    /// A controller that knows no worker and asks these policies.
     #[must_use]
-    pub fn new(config: PlacementConfig) -> Self {
-        Self { core: Placement::new(config), tick: None }
+    pub fn new(config: PlacementConfig, policies: Vec<(PolicyConfig, Box<dyn ClusterPolicy>)>) -> Self {
+        Self { core: Placement::new(config).with_policies(policies), tick: None }
     }
 
     /// A message came.
@@ -33,6 +34,13 @@ impl Controller {
             ControllerMsg::Load(worker, load) => self.core.worker_load(now, &worker, load, &mut fx),
             ControllerMsg::Place(request) => self.core.place(now, request, &mut fx),
             ControllerMsg::Release(request, attempt) => self.core.release(now, request, attempt, &mut fx),
+            ControllerMsg::Accepted(request, attempt) => self.core.accepted(now, request, attempt),
+            ControllerMsg::KvEvents(worker, seq, events) => {
+                self.core.kv_events(&worker, seq, &events);
+            }
+            ControllerMsg::KvSnapshot(worker, seq, pages) => {
+                self.core.kv_snapshot(&worker, seq, 0, 1, &pages);
+            }
         }
         self.finish(now, fx, out)
     }
@@ -56,6 +64,17 @@ impl Controller {
     ) -> Result<(), Broken> {
         for effect in fx {
             out.send(Event::Gateway(GatewayMsg::Placement(effect)));
+        }
+        let mut work = Vec::new();
+        self.core.take_policy_work(&mut work);
+        for work in work {
+            match work {
+                PolicyWork::Resync(worker) => out.send(Event::Worker(worker, WorkerMsg::Resync)),
+                // Policies are here, and were asked and told inline.
+                PolicyWork::Consult { .. } | PolicyWork::Observe(_) => {
+                    return Err(Broken { name: "sim_policies_are_inline", detail: format!("{work:?}") });
+                }
+            }
         }
         if let Some(next) = self.core.next_deadline()
             && self.tick.is_none_or(|t| next < t)

@@ -44,6 +44,8 @@ pub struct Record {
 #[derive(Debug)]
 pub struct Gateway {
     config: SessionConfig,
+    /// Tell the controller what workers have taken; without policies it makes no difference there.
+    tells_accepted: bool,
     sessions: BTreeMap<RequestId, Session>,
     records: BTreeMap<RequestId, Record>,
     /// Live requests whose clients read nothing yet.
@@ -53,8 +55,14 @@ pub struct Gateway {
 impl Gateway {
     /// A gateway without requests.
     #[must_use]
-    pub const fn new(config: SessionConfig) -> Self {
-        Self { config, sessions: BTreeMap::new(), records: BTreeMap::new(), stalled: BTreeSet::new() }
+    pub const fn new(config: SessionConfig, tells_accepted: bool) -> Self {
+        Self {
+            config,
+            tells_accepted,
+            sessions: BTreeMap::new(),
+            records: BTreeMap::new(),
+            stalled: BTreeSet::new(),
+        }
     }
 
     /// A request arrives, from a client that reads what it gets at once or, for now, not at all.
@@ -133,6 +141,9 @@ impl Gateway {
                 self.with(now, request, out, |s, fx| s.worker_lost(now, &worker, fx))
             }
             GatewayMsg::Accepted(request, attempt) => {
+                if self.tells_accepted {
+                    out.send(Event::Controller(ControllerMsg::Accepted(request, attempt)));
+                }
                 self.with(now, request, out, |s, _| s.accepted(now, attempt))
             }
             GatewayMsg::Refused(request, attempt, refusal) => {

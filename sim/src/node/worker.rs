@@ -17,6 +17,8 @@ pub struct Worker {
     core: Batch,
     pages: FakePages,
     cost: CostModel,
+    /// Messages about pages so far.
+    kv_messages: u64,
 }
 
 impl Worker {
@@ -24,7 +26,7 @@ impl Worker {
     #[must_use]
     pub fn new(id: WorkerId, config: BatchConfig, model: FakeModel, cost: CostModel) -> Self {
         let pages = FakePages::new(model, config.pages, config.page_tokens);
-        Self { id, core: Batch::new(config), pages, cost }
+        Self { id, core: Batch::new(config), pages, cost, kv_messages: 0 }
     }
 
     /// A message came.
@@ -50,6 +52,11 @@ impl Worker {
             }
             WorkerMsg::Grant(request, attempt, choice, upto) => {
                 self.core.grant(now, request, attempt, choice, upto);
+            }
+            WorkerMsg::Resync => {
+                self.tell_pages(out);
+                let (id, pages) = (self.id.clone(), self.core.kv_snapshot());
+                out.send(Event::Controller(ControllerMsg::KvSnapshot(id, self.kv_messages, pages)));
             }
         }
         self.go_on(now, Vec::new(), out)?;
@@ -87,7 +94,18 @@ impl Worker {
         if !fx.is_empty() {
             out.send(Event::Gateway(GatewayMsg::Produced(fx)));
         }
+        self.tell_pages(out);
         self.core.check()
+    }
+
+    /// Tells the controller what has changed of the pages.
+    fn tell_pages(&mut self, out: &mut Outbox) {
+        let mut events = Vec::new();
+        self.core.take_kv_events(&mut events);
+        if !events.is_empty() {
+            self.kv_messages += 1;
+            out.send(Event::Controller(ControllerMsg::KvEvents(self.id.clone(), self.kv_messages, events)));
+        }
     }
 
     /// The core, to look at.
