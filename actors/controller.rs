@@ -3,18 +3,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use cluster::wire::{ToController, ToGateway};
+use cluster::wire::{ToController, ToGateway, ToWorker};
 use config::ids::{NodeId, RequestId};
 use config::{Choice, ControllerConfig};
 use policies::invariant;
-use policies::placement::{Placement, PlacementConfig, PlacementEffect};
+use policies::placement::{Placement, PlacementConfig, PlacementEffect, PolicyWork, Ticket};
+use policies::policy::{OPINION_DEADLINE, Stage};
 use policies::time::Span;
-use ractor::{Actor, ActorProcessingErr, ActorRef};
-use tracing::{debug, error};
+use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
+use tracing::{debug, error, trace};
 
 use crate::clock;
-use crate::doors::{ControllerMsg, Doors};
+use crate::doors::{ControllerMsg, DirectoryView, Doors};
 
+pub mod consulted;
+
+use consulted::{Maker, Policies};
+
+
+/// Pause before a policy that does not even start is tried again.
+const RESTART_AGAIN: Duration = Duration::from_secs(5);
 /// How often queued requests are looked at for their time limit, and the figures are set. A tenth of the shortest
 /// sensible `queue-timeout`.
 const TICK: Duration = Duration::from_millis(100);
@@ -36,6 +44,8 @@ pub struct ControllerArgs {
     pub seed: u64,
     /// It places for this node's gateway alone, and only while no node of the cluster is a controller.
     pub stand_in: bool,
+    /// The policies that it asks, in order. A stand-in has none.
+    pub policies: Vec<Maker>,
 }
 
 /// The controller's mutable state.
@@ -45,6 +55,10 @@ pub struct ControllerState {
     core: Placement,
     /// Who waits for news about a request; an entry lives from `Place` to `Release` or rejection.
     owners: BTreeMap<RequestId, NodeId>,
+    node: NodeId,
+    policies: Policies,
+    /// A timer for opinions that are late is running.
+    awaiting: bool,
 }
 
 impl Actor for Controller {
@@ -60,21 +74,67 @@ impl Actor for Controller {
         args.doors.set_controller(myself.clone(), args.stand_in);
         myself.send_interval(TICK, || ControllerMsg::Tick);
         // What a controller before this one was asked and did not answer is asked again.
-        args.doors.to_gateways(&ToGateway::ControllerStarted(args.node));
-        Ok(ControllerState {
+        args.doors.to_gateways(&ToGateway::ControllerStarted(args.node.clone()));
+        let mut state = ControllerState {
             doors: args.doors,
-            core: Placement::new(placement_config(&args.config, args.seed)),
+            core: Placement::new(placement_config(&args.config, args.seed, !args.stand_in)),
             owners: BTreeMap::new(),
-        })
+            node: args.node,
+            policies: Policies::default(),
+            awaiting: false,
+        };
+        state.set_policies(&myself, args.policies).await?;
+        Ok(state)
     }
 
     async fn handle(
         &self,
-        _myself: ActorRef<ControllerMsg>,
+        myself: ActorRef<ControllerMsg>,
         message: ControllerMsg,
         state: &mut ControllerState,
     ) -> Result<(), ActorProcessingErr> {
-        state.handle(message);
+        match message {
+            ControllerMsg::SetPolicies(makers, reply) => {
+                let result = state.set_policies(&myself, makers).await;
+                // Whoever reloads may have given up.
+                let _ = reply.send(result.map_err(|e| e.to_string()));
+            }
+            ControllerMsg::RestartPolicy(name) => {
+                let known = state.core.policy_events();
+                if let Err(e) = state.policies.restart(&name, known, &myself).await {
+                    error!(policy = %name, error = %e, "a policy cannot be started again");
+                    myself.send_after(RESTART_AGAIN, move || ControllerMsg::RestartPolicy(name));
+                }
+            }
+            message => state.handle(message),
+        }
+        if state.core.consulting() > 0 && !state.awaiting {
+            state.awaiting = true;
+            myself.send_after(OPINION_DEADLINE.to_duration(), || ControllerMsg::Due);
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<ControllerMsg>,
+        event: SupervisionEvent,
+        state: &mut ControllerState,
+    ) -> Result<(), ActorProcessingErr> {
+        if let SupervisionEvent::ActorFailed(who, why) = event
+            && let Some((name, open, delay)) = state.policies.failed(who.get_id())
+        {
+            error!(policy = %name, why = %why, "a policy failed; requests go on without it until it is back");
+            metrics::counter!(crate::metrics::RESTARTS, "actor" => "policy").increment(1);
+            let mut effects = Vec::new();
+            let now = clock::now();
+            for ticket in open {
+                let why = "it failed".to_owned();
+                state.core.opinion_failed(now, Ticket(ticket), &name, why, Span::ZERO, &mut effects);
+            }
+            state.carry_out(effects);
+            myself.send_after(delay, move || ControllerMsg::RestartPolicy(name));
+        }
         Ok(())
     }
 }
@@ -83,6 +143,7 @@ impl ControllerState {
     fn handle(&mut self, message: ControllerMsg) {
         let now = clock::now();
         let mut effects = Vec::new();
+        let ticked = matches!(message, ControllerMsg::Tick);
         match message {
             ControllerMsg::WorkerJoined(info) => self.core.worker_joined(now, info, &mut effects),
             ControllerMsg::Wire(ToController::WorkerLoad { worker, load }) => {
@@ -111,6 +172,14 @@ impl ControllerState {
             ControllerMsg::Wire(ToController::Accepted { request, attempt }) => {
                 self.core.accepted(now, request, attempt);
             }
+            ControllerMsg::Wire(ToController::KvEvents { worker, seq, events }) => {
+                let feed = self.core.kv_events(&worker, seq, &events);
+                trace!(%worker, seq, events = events.len(), ?feed, "pages changed");
+            }
+            ControllerMsg::Wire(ToController::KvSnapshot { worker, seq, part, parts, pages }) => {
+                let feed = self.core.kv_snapshot(&worker, seq, part, parts, &pages);
+                debug!(%worker, seq, part, parts, pages = pages.len(), ?feed, "pages of a worker");
+            }
             ControllerMsg::Tick => {
                 self.core.tick(now, &mut effects);
                 metrics::gauge!(crate::metrics::BOOKED).set(f64::from(self.core.booked()));
@@ -120,8 +189,30 @@ impl ControllerState {
                 // Whoever asked may have given up; then the answer interests nobody.
                 let _ = reply.send(self.core.workers());
             }
+            ControllerMsg::ObservePolicies(reply) => {
+                let _ = reply.send(self.core.policies());
+            }
+            ControllerMsg::ObserveDirectory(reply) => {
+                let directory = self.core.directory();
+                let (pages, bytes, workers) = (directory.pages(), directory.bytes(), directory.workers());
+                let _ = reply.send(DirectoryView { pages, bytes, workers });
+            }
+            ControllerMsg::Opinion { ticket, policy, opinion, took } => {
+                self.policies.answered(ticket, &policy);
+                self.core.opinion(now, ticket, &policy, opinion, took, &mut effects);
+            }
+            ControllerMsg::Due => {
+                self.awaiting = false;
+                self.core.tick(now, &mut effects);
+            }
+            // Handled before.
+            ControllerMsg::SetPolicies(..) | ControllerMsg::RestartPolicy(_) => {}
         }
         self.carry_out(effects);
+        // A walk over all bookings: too much for every message, cheap enough a few times a second.
+        if !ticked {
+            return;
+        }
         if let Some(broken) = invariant::enforce(self.core.check()) {
             error!(invariant = broken.name, detail = broken.detail, "placement invariant is broken");
             metrics::counter!(crate::metrics::BROKEN_INVARIANTS).increment(1);
@@ -137,6 +228,7 @@ impl ControllerState {
                 let (request, attempt, over) = match &effect {
                     PlacementEffect::Placed { request, attempt, plan } => {
                         debug!(request = %request, worker = %plan.worker, why = plan.why, "placed");
+                        record(*request, &plan.stages);
                         (*request, *attempt, false)
                     }
                     PlacementEffect::Rejected { request, attempt, reason } => {
@@ -153,12 +245,60 @@ impl ControllerState {
                     self.owners.remove(&request);
                 }
             }
+            self.policy_work(&mut more);
             effects = more;
         }
+        self.policy_work(&mut effects);
+        if !effects.is_empty() {
+            self.carry_out(effects);
+        }
+    }
+
+    /// Asks and tells the policies what the core wants.
+    fn policy_work(&mut self, effects: &mut Vec<PlacementEffect>) {
+        let mut work = Vec::new();
+        self.core.take_policy_work(&mut work);
+        for item in work {
+            if let PolicyWork::Resync(worker) = item {
+                // One that cannot be reached is asked again when its next events do not fit.
+                self.doors.to_worker(&worker, ToWorker::KvResync { controller: self.node.clone() });
+            } else if let Some((ticket, policy)) = self.policies.work(item) {
+                let why = "it is being restarted".to_owned();
+                self.core.opinion_failed(clock::now(), ticket, &policy, why, Span::ZERO, effects);
+            }
+        }
+    }
+
+    /// Puts these policies in the place of those before: all of them, or none.
+    async fn set_policies(
+        &mut self,
+        myself: &ActorRef<ControllerMsg>,
+        makers: Vec<Maker>,
+    ) -> Result<(), SpawnErr> {
+        self.policies.start(makers, myself).await?;
+        let mut effects = Vec::new();
+        self.core.set_policies(clock::now(), self.policies.configs(), &mut effects);
+        self.carry_out(effects);
+        Ok(())
     }
 }
 
-fn placement_config(config: &ControllerConfig, seed: u64) -> PlacementConfig {
+/// What was thought about a request: in the log and the figures.
+fn record(request: RequestId, stages: &[Stage]) {
+    for stage in stages {
+        debug!(%request, policy = %stage.policy, mode = %stage.mode, action = %stage.action, why = stage.why,
+               saved = ?stage.saved, took = %stage.took, "stage");
+        metrics::counter!(
+            crate::metrics::POLICY_DECISIONS,
+            "policy" => stage.policy.to_string(), "mode" => stage.mode.as_str(), "action" => stage.action.to_string()
+        )
+        .increment(1);
+        metrics::histogram!(crate::metrics::POLICY_SECONDS, "policy" => stage.policy.to_string())
+            .record(stage.took.to_duration().as_secs_f64());
+    }
+}
+
+fn placement_config(config: &ControllerConfig, seed: u64, directory: bool) -> PlacementConfig {
     PlacementConfig {
         max_queued: u32::try_from(config.queue_limit).unwrap_or(u32::MAX),
         queue_timeout: Span::from(std::time::Duration::from(config.queue_timeout)),
@@ -167,6 +307,7 @@ fn placement_config(config: &ControllerConfig, seed: u64) -> PlacementConfig {
             Choice::PowerOfTwo => policies::placement::Choice::PowerOfTwo,
         },
         seed,
-        opinion_deadline: policies::policy::OPINION_DEADLINE,
+        opinion_deadline: OPINION_DEADLINE,
+        directory,
     }
 }

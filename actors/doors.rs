@@ -8,13 +8,17 @@
 use std::sync::Arc;
 
 use cluster::wire::{ModelAd, ToController, ToGateway, ToWorker};
-use config::ids::{NodeId, WorkerId};
+use config::ids::{NodeId, PolicyName, WorkerId};
 use engine::ModelCard;
 use policies::batch::BatchLoad;
-use policies::placement::{WorkerInfo, WorkerView};
+use policies::kv::directory::HolderView;
+use policies::placement::{PolicyView, Ticket, WorkerInfo, WorkerView};
+use policies::policy::Opinion;
 use policies::time::Span;
 use ractor::RpcReplyPort;
 use ractor_cluster::RactorMessage;
+
+use crate::controller::consulted::Maker;
 
 mod directory;
 mod ports;
@@ -79,8 +83,40 @@ pub enum ControllerMsg {
     GatewayLeft(NodeId),
     /// Looks for queued requests whose time is up.
     Tick,
+    /// A policy's answer.
+    Opinion {
+        /// Of the question.
+        ticket: Ticket,
+        /// Whose.
+        policy: PolicyName,
+        /// What it thinks.
+        opinion: Opinion,
+        /// Since it was asked.
+        took: Span,
+    },
+    /// Looks for answers that are late.
+    Due,
+    /// Start a policy again that has failed.
+    RestartPolicy(PolicyName),
+    /// Ask these policies from now on; all of them, or the answer says why not and those before go on.
+    SetPolicies(Vec<Maker>, RpcReplyPort<Result<(), String>>),
+    /// Asks for the policies and their counters.
+    ObservePolicies(RpcReplyPort<Vec<PolicyView>>),
+    /// Asks for the size of the directory of prefixes.
+    ObserveDirectory(RpcReplyPort<DirectoryView>),
     /// Asks for the workers as placement sees them.
     Observe(RpcReplyPort<Vec<WorkerView>>),
+}
+
+/// The directory of prefixes.
+#[derive(Clone, Debug, Default)]
+pub struct DirectoryView {
+    /// Pages that at least one worker holds.
+    pub pages: usize,
+    /// Memory that it takes, in bytes.
+    pub bytes: usize,
+    /// Who holds how much of it.
+    pub workers: Vec<HolderView>,
 }
 
 /// What a worker's door takes.

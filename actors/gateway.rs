@@ -14,6 +14,7 @@ mod models;
 mod openai;
 mod session;
 mod sessions;
+mod stages;
 mod stream;
 mod tokenize;
 
@@ -38,6 +39,7 @@ use crate::supervise::{TaskKind, spawn};
 use self::door::{Root, RootArgs};
 use self::models::Models;
 use self::sessions::Sessions;
+use self::stages::Recent;
 
 /// How long to wait for what should end by itself: a response that is being written, an actor that stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -112,6 +114,7 @@ pub(crate) struct Shared {
     pub(crate) ids: RequestIds,
     pub(crate) models: Models,
     pub(crate) sessions: Sessions,
+    pub(crate) recent: Recent,
     pub(crate) draining: AtomicBool,
     /// HTTP generation requests in work.
     pub(crate) in_work: Arc<Semaphore>,
@@ -161,6 +164,7 @@ impl Gateway {
             ids: RequestIds::new(args.incarnation),
             models: Models::default(),
             sessions: Sessions::new(args.doors.clone()),
+            recent: Recent::default(),
             draining: AtomicBool::new(false),
             tokenizing: Semaphore::new(cores),
             started: error::unix_seconds(),

@@ -71,6 +71,11 @@ pub const BOOKED: &str = "actor_node_controller_booked";
 /// Requests that wait at this node's controller for a worker with room.
 pub const QUEUED: &str = "actor_node_controller_queued";
 
+/// What policies said about requests. Labels: `policy`, `mode`, `action`.
+pub const POLICY_DECISIONS: &str = "actor_node_policy_decisions_total";
+/// Time to an opinion. Label `policy`.
+pub const POLICY_SECONDS: &str = "actor_node_policy_seconds";
+
 /// Registers the descriptions; called once, before anything is recorded.
 pub fn describe() {
     describe_counter!(HTTP_REQUESTS, "HTTP requests answered, by path and status");
@@ -100,6 +105,8 @@ pub fn describe() {
     describe_counter!(STAND_IN_PLACEMENTS, "Requests placed by the gateway itself for want of a controller");
     describe_gauge!(BOOKED, "Requests that this node's controller has booked on workers");
     describe_gauge!(QUEUED, "Requests that wait at this node's controller for a worker with room");
+    describe_counter!(POLICY_DECISIONS, "What policies said about requests, by policy, mode and action");
+    describe_histogram!(POLICY_SECONDS, Unit::Seconds, "Time to a policy's opinion");
     describe_histogram!(TTFT, Unit::Seconds, "Time to first token");
     describe_histogram!(INTER_TOKEN, Unit::Seconds, "Time between tokens of a stream");
     describe_histogram!(E2E, Unit::Seconds, "Time from request to last token");

@@ -47,7 +47,7 @@ impl Collector {
     /// When it failed: the whole request then has.
     pub(crate) fn take(&mut self, prompt: usize, out: SessionOut) -> Result<(), ApiError> {
         match out {
-            SessionOut::Accepted(_) => {}
+            SessionOut::Accepted(placed) => self.reply.placements.push(placed),
             SessionOut::Prompt { tokens, .. } => self.prompts[prompt].extend(tokens),
             SessionOut::Delta(delta) => {
                 let choice = &mut self.choices[self.reply.index(prompt, delta.choice)];
@@ -75,6 +75,9 @@ impl Collector {
         let object = if output.chat { "chat.completion" } else { "text_completion" };
         let mut body = self.reply.envelope(object, choices);
         body.insert("usage".into(), usage(&self.total));
+        if let Some(stages) = self.reply.stages() {
+            body.insert("stages".into(), stages);
+        }
         json_response(StatusCode::OK, &body.into())
     }
 

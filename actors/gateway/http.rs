@@ -30,7 +30,8 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_REQUEST_ID: usize = 128;
 
 /// Paths that are counted by name; others are counted together, since a label has to have few values.
-const PATHS: [&str; 13] = [
+const PATHS: [&str; 14] = [
+    "/v1/requests",
     "/v1/cluster",
     "/v1/chat/completions",
     "/v1/completions",
@@ -76,6 +77,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/liveness", get(health::liveness))
         .route("/metrics", get(health::metrics))
         .route("/v1/cluster", get(health::cluster))
+        .route("/v1/requests/{id}", get(models::request))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(CatchPanicLayer::custom(panicked))
@@ -99,7 +101,9 @@ fn panicked(_panic: Box<dyn Any + Send + 'static>) -> Response {
 /// Limits the head, names the request, counts and logs the answer.
 async fn every_request(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers(), &shared);
-    let path = PATHS.iter().find(|p| **p == request.uri().path()).copied().unwrap_or("other");
+    let asked = request.uri().path();
+    let is = |known: &&&str| **known == asked || (**known == "/v1/requests" && asked.starts_with(**known));
+    let path = PATHS.iter().find(is).copied().unwrap_or("other");
     let limit = shared.http.header_limit.bytes();
     let mut response = if head_bytes(&request) > limit {
         ApiError::head_too_large(limit).into_response()

@@ -24,6 +24,7 @@ pub(crate) mod reply;
 pub(crate) mod text;
 
 use engine::text::{ChatEnd, ChatMessage};
+use config::ids::SessionId;
 use policies::request::{Props, Sampling, Token};
 
 /// A validated request, as far as that is possible without the model.
@@ -39,6 +40,8 @@ pub(crate) struct Generation {
     pub(crate) stop: Vec<String>,
     pub(crate) ignore_end: bool,
     pub(crate) props: Props,
+    /// The conversation, as the client names it.
+    pub(crate) session: Option<SessionId>,
     pub(crate) output: Output,
 }
 
@@ -71,4 +74,6 @@ pub(crate) struct Output {
     pub(crate) logprobs: bool,
     /// Show the prompt before the answer.
     pub(crate) echo: bool,
+    /// Show why it went where it went.
+    pub(crate) stages: bool,
 }

@@ -6,18 +6,15 @@
 //! worker more (`gateway.stream-credit`). Dropping the [`SessionStream`] is how a client leaves.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
 use cluster::wire::{ToController, ToWorker};
 use config::ids::{Attempt, NodeId, WorkerId};
 use engine::text::{StopSet, TextModel};
-use futures_util::Stream;
 use policies::batch::{BatchEffect, Refusal, TokenEvent};
 use policies::invariant;
 use policies::placement::{PlacementEffect, Rejection};
-use policies::request::{Finish, Logprobs, RequestSpec};
+use policies::request::{Finish, RequestSpec};
 use policies::session::{Failure, Phase, Session, SessionConfig, SessionEffect};
 use policies::time::{Span, Time};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr};
@@ -29,57 +26,18 @@ use crate::clock;
 use crate::doors::{GatewayMsg, Placer};
 
 use super::Shared;
-use super::assemble::{Assembler, ScoredToken};
+use super::assemble::Assembler;
 use super::sessions::Track;
+use super::stages::Placed;
 
+mod out;
 mod timing;
 
+pub(crate) use out::{Delta, SessionOut, SessionStream, SessionUsage};
 use timing::Timing;
 
 /// Wait before the second retry of a request; a lost worker is noticed within a few of these.
 const RETRY_BACKOFF: Span = Span::from_millis(100);
-
-/// What the HTTP side gets. The last one is `Finished` or `Failed`.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum SessionOut {
-    /// A worker took the request (again, after a loss).
-    Accepted(WorkerId),
-    /// Log-probabilities of prompt tokens, the first for position `first`.
-    Prompt { first: u32, tokens: Vec<Logprobs> },
-    /// Text of a choice.
-    Delta(Delta),
-    /// All choices ended.
-    Finished(SessionUsage),
-    /// The request failed.
-    Failed(Failure),
-}
-
-/// What one token added to a choice.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Delta {
-    pub(crate) choice: u32,
-    /// Tokens of the choice so far, this one included.
-    pub(crate) total: u32,
-    pub(crate) text: String,
-    /// Where asked for.
-    pub(crate) tokens: Vec<ScoredToken>,
-    pub(crate) finish: Option<Finish>,
-}
-
-impl Delta {
-    /// Nothing to show: the token's text is held back, or it has none.
-    const fn is_silent(&self) -> bool {
-        self.text.is_empty() && self.tokens.is_empty() && self.finish.is_none()
-    }
-}
-
-/// Tokens of one request, for `usage`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SessionUsage {
-    pub(crate) prompt: u64,
-    pub(crate) completion: u64,
-    pub(crate) cached: u64,
-}
 
 /// What a session takes.
 #[derive(Debug, RactorMessage)]
@@ -149,62 +107,6 @@ fn room(spec: &RequestSpec) -> usize {
     tokens.saturating_add(prompt).saturating_add(128).min(tokio::sync::Semaphore::MAX_PERMITS)
 }
 
-/// The client's end of a session. Dropping it before its last message cancels the request.
-#[derive(Debug)]
-pub(crate) struct SessionStream {
-    rx: mpsc::Receiver<SessionOut>,
-    actor: ActorRef<SessionMsg>,
-    done: bool,
-    /// The session is told of this many tokens at a time.
-    step: u32,
-    /// What it was told last, by choice.
-    told: Vec<u32>,
-}
-
-impl SessionStream {
-    /// The client takes a delta: every so often the session hears of it.
-    fn take(&mut self, delta: &Delta) {
-        if let Some(told) = self.told.get_mut(delta.choice as usize)
-            && delta.total.saturating_sub(*told) >= self.step
-        {
-            *told = delta.total;
-            // One that has ended has nothing left to grant.
-            let _ = self.actor.cast(SessionMsg::Taken { choice: delta.choice, total: delta.total });
-        }
-    }
-}
-
-impl Stream for SessionStream {
-    type Item = SessionOut;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<SessionOut>> {
-        if self.done {
-            return Poll::Ready(None);
-        }
-        // Closed without a last message: the session was killed.
-        let lost = || SessionOut::Failed(Failure::Engine("its session was stopped".into()));
-        let out = loop {
-            let out = ready!(self.rx.poll_recv(cx)).unwrap_or_else(lost);
-            let SessionOut::Delta(delta) = &out else { break out };
-            self.take(delta);
-            if !delta.is_silent() {
-                break out;
-            }
-        };
-        self.done = matches!(out, SessionOut::Finished(_) | SessionOut::Failed(_));
-        Poll::Ready(Some(out))
-    }
-}
-
-impl Drop for SessionStream {
-    fn drop(&mut self) {
-        if !self.done {
-            // It may have ended meanwhile.
-            let _ = self.actor.cast(SessionMsg::ClientGone);
-        }
-    }
-}
-
 /// The actor.
 #[derive(Debug)]
 pub(crate) struct SessionActor;
@@ -225,6 +127,8 @@ pub(crate) struct SessionState {
     timer: Option<(Time, AbortHandle)>,
     /// The next place is this node's own choice.
     own_choice: bool,
+    /// Where the current attempt was placed, until the worker has it.
+    placed: Option<Placed>,
 }
 
 impl Actor for SessionActor {
@@ -255,6 +159,7 @@ impl Actor for SessionActor {
             timing,
             timer,
             own_choice: false,
+            placed: None,
         })
     }
 
@@ -333,7 +238,7 @@ impl SessionState {
             SessionMsg::Admission { worker, attempt, result: Ok(()) } => {
                 self.core.accepted(now, attempt);
                 if self.core.is_accepted() && self.core.worker() == Some(&worker) {
-                    self.send(SessionOut::Accepted(worker));
+                    self.taken();
                 }
             }
             SessionMsg::Admission { worker: _, attempt, result: Err(why) } => {
@@ -372,7 +277,20 @@ impl SessionState {
 
     fn placement(&mut self, effect: PlacementEffect, now: Time, fx: &mut Vec<SessionEffect>) {
         match effect {
-            PlacementEffect::Placed { attempt, plan, .. } => self.core.placed(now, attempt, plan, fx),
+            PlacementEffect::Placed { request, attempt, plan } => {
+                let placed = Placed {
+                    request,
+                    attempt,
+                    worker: plan.worker.clone(),
+                    why: plan.why,
+                    stages: Arc::clone(&plan.stages),
+                };
+                self.core.placed(now, attempt, plan, fx);
+                if self.core.worker() == Some(&placed.worker) && attempt == self.core.spec().attempt {
+                    self.shared.recent.placed(placed.clone());
+                    self.placed = Some(placed);
+                }
+            }
             PlacementEffect::Rejected { attempt, reason, .. } => {
                 if !self.asked_here(attempt, &reason, now, fx) {
                     self.core.rejected(now, attempt, reason, fx);
@@ -410,6 +328,16 @@ impl SessionState {
     /// Another node's controller was asked for the place.
     fn asked_elsewhere(&self) -> bool {
         matches!(self.track.update(|held| held.booked.clone()), Some(Placer::At(_)))
+    }
+
+    /// The worker has the request: the client may know, and the controller, which binds a session only now.
+    fn taken(&mut self) {
+        let Some(placed) = self.placed.take() else { return };
+        let (request, attempt) = (placed.request, placed.attempt);
+        if let Some(placer) = self.track.update(|held| held.booked.clone()) {
+            self.shared.doors.to_placer(&placer, ToController::Accepted { request, attempt });
+        }
+        self.send(SessionOut::Accepted(placed));
     }
 
     fn event(&mut self, event: BatchEffect, now: Time, fx: &mut Vec<SessionEffect>) {
@@ -488,6 +416,7 @@ impl SessionState {
             }
             SessionEffect::Finished => {
                 self.timing.end(now, "success");
+                self.shared.recent.ended(self.track.request, "success");
                 self.send(SessionOut::Finished(self.usage()));
             }
             SessionEffect::Failed(failure) => {
@@ -497,6 +426,7 @@ impl SessionState {
                     failure
                 };
                 self.timing.end(now, super::error::outcome(&failure));
+                self.shared.recent.ended(self.track.request, super::error::outcome(&failure));
                 self.send(SessionOut::Failed(failure));
             }
         }

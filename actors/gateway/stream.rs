@@ -68,15 +68,20 @@ impl Chunker {
     /// When it failed: the whole request then has.
     pub(crate) fn take(&mut self, prompt: usize, sent: SessionOut, out: &mut Vec<u8>) -> Result<(), ApiError> {
         match sent {
-            SessionOut::Accepted(_) => {}
+            SessionOut::Accepted(placed) => self.reply.placements.push(placed),
             SessionOut::Prompt { tokens, .. } => self.prompts[prompt].extend(tokens),
             SessionOut::Delta(delta) if self.reply.output.chat => self.chat(out, prompt, &delta),
             SessionOut::Delta(delta) => self.completion(out, prompt, &delta),
             SessionOut::Finished(part) => {
                 add(&mut self.total, &part);
                 self.open -= 1;
-                if self.open == 0 && self.reply.output.include_usage {
-                    self.totals(out);
+                if self.open == 0 {
+                    if let Some(stages) = self.reply.stages() {
+                        self.stages(out, &stages);
+                    }
+                    if self.reply.output.include_usage {
+                        self.totals(out);
+                    }
                 }
             }
             SessionOut::Failed(failure) => return Err(ApiError::from(&failure)),
@@ -155,6 +160,14 @@ impl Chunker {
         push_json(out, &reason);
         out.extend_from_slice(if self.reply.output.include_usage { br#"}],"usage":null}"# } else { b"}]}" });
         out.extend_from_slice(b"\n\n");
+    }
+
+    /// A chunk without choices, as that of the totals.
+    fn stages(&self, out: &mut Vec<u8>, stages: &Value) {
+        out.extend_from_slice(&self.head);
+        out.extend_from_slice(br#"],"stages":"#);
+        push_json(out, stages);
+        out.extend_from_slice(b"}\n\n");
     }
 
     fn totals(&self, out: &mut Vec<u8>) {

@@ -109,7 +109,11 @@ impl Board {
                 roles: member.roles.to_string(),
                 state: view.state.as_str().to_owned(),
                 draining: member.draining,
-                silent_ms: if view.itself { 0 } else { now.since(view.heard).to_duration().as_millis() as u64 },
+                silent_ms: if view.itself {
+                    0
+                } else {
+                    now.since(view.heard).to_duration().as_millis() as u64
+                },
                 sessions: match view.itself {
                     true => doors.sessions(),
                     false => sessions.get(&member.id).copied().unwrap_or(0),

@@ -81,7 +81,11 @@ impl Entry {
     ///
     /// # Errors
     /// The port cannot be bound again.
-    pub async fn reopen(config: &Config, secrets: &ClusterSecrets, address: SocketAddr) -> Result<Option<Self>> {
+    pub async fn reopen(
+        config: &Config,
+        secrets: &ClusterSecrets,
+        address: SocketAddr,
+    ) -> Result<Option<Self>> {
         let mut config = config.clone();
         config.cluster.listen = Some(address.to_string());
         prepare(&config, secrets).await

@@ -18,6 +18,7 @@ use tracing::error;
 
 use super::trouble::trouble;
 use crate::admin::{self, Admin};
+use crate::controller::consulted::makers;
 use crate::controller::{Controller, ControllerArgs};
 use crate::doors::{Doors, WorkerMsg};
 use crate::gateway::{Gateway, GatewayArgs, Trouble};
@@ -246,7 +247,8 @@ impl NodeState {
                 let config = args.config.controller.clone();
                 let seed = rng::mix64(next_incarnation());
                 let stand_in = !args.config.node.roles.contains(Role::Controller);
-                let args = ControllerArgs { node, doors: args.doors.clone(), config, seed, stand_in };
+                let policies = if stand_in { Vec::new() } else { makers(&args.config) };
+                let args = ControllerArgs { node, doors: args.doors.clone(), config, seed, stand_in, policies };
                 let cell = Actor::spawn_linked(None, Controller, args, supervisor).await?.0.get_cell();
                 self.args.doors.to_membership(MembershipMsg::Reintroduce);
                 cell

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{ConfigError, check};
 use crate::http::check_address;
 use crate::optional;
+use crate::policy::PoliciesConfig;
 use crate::role::{Role, RoleSet};
 use crate::units::Dur;
 
@@ -44,6 +45,10 @@ pub struct ClusterConfig {
     /// `ACTOR_NODE_COOKIE`, else `actor-node/cookie` in the user's configuration folder, made on first use.
     #[serde(with = "optional::auto")]
     pub cookie_file: Option<PathBuf>,
+    /// The policies that the controller asks about each request, in this order (`cluster_policies` is read too):
+    /// `cache-aware`, `session-affinity`. Each has its table `[policy.NAME]`. Default: both.
+    #[serde(deserialize_with = "optional::list")]
+    pub cluster_policies: Vec<String>,
     /// How often a node tells the others that it lives, and its load. Default `500ms`.
     pub heartbeat: Dur,
     /// A node that has been silent for this long is given up: its streams go elsewhere. At least three heartbeats.
@@ -86,6 +91,7 @@ impl Default for ClusterConfig {
             controller: None,
             gateways: Vec::new(),
             cookie_file: None,
+            cluster_policies: PoliciesConfig::NAMES.map(str::to_owned).to_vec(),
             heartbeat: Dur::from_millis(500),
             suspect_after: Dur::from_secs(3),
             forget_after: Dur::from_secs(600),
@@ -149,6 +155,13 @@ impl ClusterConfig {
             check_address(key, bare(address))?;
             let to_nobody = bare(address).rsplit_once(':').is_some_and(|(_, port)| port.parse() == Ok(0_u16));
             check(!to_nobody, key, address, "a seed needs the port that its node printed, not 0")?;
+        }
+        for (i, name) in self.cluster_policies.iter().enumerate() {
+            let known = PoliciesConfig::NAMES.join(", ");
+            let rule = format!("use any of {known}, each once");
+            let once = !self.cluster_policies[..i].contains(name);
+            let ok = once && PoliciesConfig::NAMES.contains(&name.as_str());
+            check(ok, "cluster.cluster-policies", name, &rule)?;
         }
         check(!self.heartbeat.is_zero(), "cluster.heartbeat", self.heartbeat, "use more than 0s")?;
         let least = std::time::Duration::from(self.heartbeat) * 3;
@@ -238,7 +251,9 @@ mod tests {
     #[test]
     fn wrong_values_name_their_key_and_the_rule() {
         type Change = fn(&mut ClusterConfig);
-        let cases: [(Change, &str); 7] = [
+        let cases: [(Change, &str); 9] = [
+            (|c| c.cluster_policies = vec!["cache_aware".into()], "cache-aware, session-affinity"),
+            (|c| c.cluster_policies = vec!["cache-aware".into(), "cache-aware".into()], "each once"),
             (|c| c.name = Some("a b".into()), "cluster.name"),
             (|c| c.seeds = vec!["nowhere".into()], "cluster.seeds"),
             (|c| c.seeds = vec!["host:0".into()], "not 0"),

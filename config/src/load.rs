@@ -89,7 +89,8 @@ pub fn load(flags: &Overrides, environment: &Environment) -> Result<Config, Conf
     let known = Keys::new();
     let mut figment = Figment::from(Serialized::defaults(Config::default()));
     if let Some(file) = flags.config.clone().or_else(|| environment.path(CONFIG)) {
-        let table = read_file(&file)?;
+        let mut table = read_file(&file)?;
+        rename_aliases(&mut table);
         let source = file.display().to_string();
         known.check(&table, &source)?;
         figment = figment.merge(Serialized::defaults(table));
@@ -107,6 +108,20 @@ pub fn load(flags: &Overrides, environment: &Environment) -> Result<Config, Conf
     }
     config.validate()?;
     Ok(config)
+}
+
+/// Keys that are also known by another spelling.
+const ALIASES: [(&str, &str, &str); 1] = [("cluster", "cluster_policies", "cluster-policies")];
+
+fn rename_aliases(table: &mut toml::Table) {
+    for (section, alias, key) in ALIASES {
+        if let Some(toml::Value::Table(section)) = table.get_mut(section)
+            && !section.contains_key(key)
+            && let Some(value) = section.remove(alias)
+        {
+            section.insert(key.to_owned(), value);
+        }
+    }
 }
 
 fn read_file(file: &Path) -> Result<toml::Table, ConfigError> {

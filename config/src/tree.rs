@@ -11,6 +11,7 @@ use crate::http::HttpConfig;
 use crate::log::LogConfig;
 use crate::model::ModelConfig;
 use crate::node::NodeConfig;
+use crate::policy::PoliciesConfig;
 use crate::pool::PoolConfig;
 use crate::runtime::RuntimeConfig;
 
@@ -36,6 +37,8 @@ pub struct Config {
     pub gateway: GatewayConfig,
     /// Admission and placement.
     pub controller: ControllerConfig,
+    /// The policies that the controller asks.
+    pub policy: PoliciesConfig,
     /// `[pool]`
     pub pool: PoolConfig,
 }
@@ -54,6 +57,7 @@ impl Config {
         self.runtime.validate()?;
         self.gateway.validate()?;
         self.controller.validate()?;
+        self.policy.validate()?;
         self.pool.validate()?;
         if let Some(tokens) = self.model.max_context {
             let least = HttpConfig::body_limit_for(tokens);

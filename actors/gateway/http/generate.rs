@@ -27,6 +27,7 @@ use crate::gateway::openai::body::Body;
 use crate::gateway::openai::reply::Reply;
 use crate::gateway::openai::{Generation, chat as chat_request, completion};
 use crate::gateway::session::{self, SessionArgs, SessionOut, SessionStream};
+use crate::gateway::stages::Placed;
 use crate::gateway::stream;
 use crate::gateway::tokenize::{Prepared, off_thread, prepare};
 
@@ -93,10 +94,10 @@ async fn generate(shared: Arc<Shared>, request: Request, validate: Validate) -> 
         };
         off_thread(&shared, size, work).await?
     };
-    let (reply, mut sessions) = start(&shared, prepared, arrived).await?;
+    let (mut reply, mut sessions) = start(&shared, prepared, arrived).await?;
     // The one place that says which of our ids belongs to which of a client's.
     tracing::debug!(request_id, id = reply.id, model = reply.served.card.name, "generation started");
-    let (early, workers) = accepted(&mut sessions, reply.prompts.len()).await?;
+    let (early, workers) = accepted(&mut sessions, reply.prompts.len(), &mut reply.placements).await?;
     let mut response = if reply.output.stream {
         stream::respond(reply, sessions, early, permit)
     } else {
@@ -111,6 +112,7 @@ async fn generate(shared: Arc<Shared>, request: Request, validate: Validate) -> 
 /// Starts one session a prompt.
 async fn start(shared: &Arc<Shared>, prepared: Prepared, arrived: Time) -> Result<(Reply, Merged), ApiError> {
     let Prepared { generation, served, prompts, budgets } = prepared;
+    let said = generation.session.clone();
     let deadline = deadline(shared, &generation, arrived);
     let stops = (!generation.stop.is_empty()).then(|| Arc::new(StopSet::new(&generation.stop)));
     let end_tokens: Arc<[u32]> = served.text.end_ids().into();
@@ -139,7 +141,7 @@ async fn start(shared: &Arc<Shared>, prepared: Prepared, arrived: Time) -> Resul
             sampling: Arc::new(sampling),
             prompt_logprobs: output.echo && output.logprobs,
             props: Arc::clone(&props),
-            session: None,
+            session: said.clone(),
             credit: shared.limits.stream_credit,
             deadline,
         };
@@ -156,7 +158,7 @@ async fn start(shared: &Arc<Shared>, prepared: Prepared, arrived: Time) -> Resul
     }
     let kind = if output.chat { "chatcmpl" } else { "cmpl" };
     let id = first.map_or_else(|| kind.to_owned(), |id| format!("{kind}-{id}"));
-    let reply = Reply { id, created: unix_seconds(), served, output, prompts };
+    let reply = Reply { id, created: unix_seconds(), served, output, prompts, placements: Vec::new() };
     Ok((reply, sessions))
 }
 
@@ -175,6 +177,7 @@ fn deadline(shared: &Shared, generation: &Generation, arrived: Time) -> Time {
 async fn accepted(
     sessions: &mut Merged,
     prompts: usize,
+    placements: &mut Vec<Placed>,
 ) -> Result<(VecDeque<(usize, SessionOut)>, String), ApiError> {
     let mut early = VecDeque::new();
     let mut waiting = vec![true; prompts];
@@ -185,11 +188,12 @@ async fn accepted(
         waiting[prompt] = false;
         match out {
             SessionOut::Failed(failure) => return Err(ApiError::from(&failure)),
-            SessionOut::Accepted(worker) => {
-                let name = worker.node.to_string();
+            SessionOut::Accepted(placed) => {
+                let name = placed.worker.node.to_string();
                 if !workers.contains(&name) {
                     workers.push(name);
                 }
+                placements.push(placed);
             }
             out => early.push_back((prompt, out)),
         }

@@ -26,6 +26,15 @@ pub(super) async fn one(
     Ok(json_response(StatusCode::OK, &object(&shared, &served)))
 }
 
+/// A recent request: where it was placed, and why.
+pub(super) async fn request(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+) -> Result<Response, ApiError> {
+    let found = shared.recent.find(&id).ok_or_else(|| ApiError::unknown_request(&id))?;
+    Ok(json_response(StatusCode::OK, &found))
+}
+
 fn object(shared: &Shared, served: &Served) -> Value {
     json!({
         "id": served.card.name,

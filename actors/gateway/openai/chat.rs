@@ -19,7 +19,7 @@ pub(crate) fn validate(
     limits: &GatewayConfig,
     seed: u64,
 ) -> Result<Generation, ApiError> {
-    let Common { model, mut sampling, stop, n, stream, include_usage, ignore_end, props } =
+    let Common { model, mut sampling, stop, n, stream, include_usage, ignore_end, props, session, stages } =
         common(&mut body, headers, limits, seed)?;
     unsupported(&mut body)?;
     let logprobs = flag(&mut body, "logprobs")?.unwrap_or(false);
@@ -54,7 +54,8 @@ pub(crate) fn validate(
         stop,
         ignore_end,
         props,
-        output: Output { chat: true, stream, include_usage, n, logprobs, echo: false },
+        session,
+        output: Output { chat: true, stream, include_usage, n, logprobs, echo: false, stages },
     })
 }
 

@@ -18,7 +18,7 @@ pub(crate) fn validate(
     limits: &GatewayConfig,
     seed: u64,
 ) -> Result<Generation, ApiError> {
-    let Common { model, mut sampling, stop, n, stream, include_usage, ignore_end, props } =
+    let Common { model, mut sampling, stop, n, stream, include_usage, ignore_end, props, session, stages } =
         common(&mut body, headers, limits, seed)?;
     let top =
         int(&mut body, "logprobs", 0, limits.max_top_logprobs.min(255) as i64, "gateway.max-top-logprobs")?;
@@ -49,11 +49,20 @@ pub(crate) fn validate(
         ),
         // A default is cut to the window, a client's own number is held against it.
         max_tokens_field: if max_tokens.is_some() { "max_tokens" } else { "" },
-        output: Output { chat: false, stream, include_usage, n, logprobs: sampling.logprobs.is_some(), echo },
+        output: Output {
+            chat: false,
+            stream,
+            include_usage,
+            n,
+            logprobs: sampling.logprobs.is_some(),
+            echo,
+            stages,
+        },
         sampling,
         stop,
         ignore_end,
         props,
+        session,
     })
 }
 

@@ -2,6 +2,7 @@
 
 use axum::http::HeaderMap;
 use config::GatewayConfig;
+use config::ids::SessionId;
 use policies::request::{Prop, Props, Sampling};
 
 use super::body::{Body, Field, Scalar};
@@ -13,15 +14,18 @@ const MAX_PROPS: usize = 32;
 const MAX_PROP_BYTES: usize = 256;
 /// Bytes of one stop string.
 const MAX_STOP_BYTES: usize = 1024;
+/// Headers that name a conversation, ours first, then Dynamo's and SGLang's.
+const SESSION_HEADERS: [&str; 3] = ["x-session-id", "x-dynamo-session-id", "x-smg-routing-key"];
+/// Bytes of a conversation's name.
+const MAX_SESSION_BYTES: usize = 256;
 /// Headers that begin with this are hints.
 const PROP_HEADER: &str = "x-prop-";
 
 /// Fields that change nothing here, whatever they hold: accounting, storage and routing hints of OpenAI's own service.
-const IGNORED: [&str; 7] = [
+const IGNORED: [&str; 6] = [
     "metadata",
     "prompt_cache_key",
     "safety_identifier",
-    "user",
     "verbosity",
     "prompt_cache_retention",
     "prediction",
@@ -46,6 +50,8 @@ pub(super) struct Common {
     pub(super) include_usage: bool,
     pub(super) ignore_end: bool,
     pub(super) props: Props,
+    pub(super) session: Option<SessionId>,
+    pub(super) stages: bool,
 }
 
 /// Takes the shared fields out of `body`; `seed` is used where the client sets none.
@@ -74,6 +80,8 @@ pub(super) fn common(
         include_usage: stream_options(body, stream)?,
         ignore_end: flag(body, "ignore_eos")?.unwrap_or(false),
         props: props(body, headers)?,
+        session: session(body, headers)?,
+        stages: flag(body, "include_stages")?.unwrap_or(false),
         sampling,
     };
     for name in IGNORED {
@@ -92,6 +100,16 @@ pub(super) fn common(
         flag(body, name)?;
     }
     Ok(common)
+}
+
+/// The conversation: `x-session-id` or what other routers call it, else `session_id`, else `user`. What cannot be a name
+/// (empty, or too long) is none rather than an error: it is a hint.
+fn session(body: &mut Body, headers: &HeaderMap) -> Result<Option<SessionId>, ApiError> {
+    let named = SESSION_HEADERS.iter().filter_map(|name| headers.get(*name)?.to_str().ok().map(str::to_owned));
+    let said = text(body, "session_id")?;
+    let user = text(body, "user")?;
+    let mut all = named.chain(said).chain(user);
+    Ok(all.find(|name| (1..=MAX_SESSION_BYTES).contains(&name.trim().len())).map(|name| name.trim().into()))
 }
 
 /// Refuses what is left: a field that nobody took is not known.

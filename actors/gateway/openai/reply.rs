@@ -10,6 +10,7 @@ use super::Output;
 use crate::gateway::assemble::{ScoredToken, finite};
 use crate::gateway::models::Served;
 use crate::gateway::session::SessionUsage;
+use crate::gateway::stages::Placed;
 use crate::gateway::tokenize::unfinished_bytes;
 
 /// One prompt as the answer shows it.
@@ -28,9 +29,16 @@ pub(crate) struct Reply {
     pub(crate) served: Arc<Served>,
     pub(crate) output: Output,
     pub(crate) prompts: Vec<PromptView>,
+    /// Where its prompts were placed so far.
+    pub(crate) placements: Vec<Placed>,
 }
 
 impl Reply {
+    /// Why it went where it went, where the client asked.
+    pub(crate) fn stages(&self) -> Option<Value> {
+        self.output.stages.then(|| self.placements.iter().map(Placed::to_json).collect())
+    }
+
     /// The object around `choices`.
     pub(crate) fn envelope(&self, object: &str, choices: Vec<Value>) -> Map<String, Value> {
         let fingerprint: String =

@@ -82,6 +82,22 @@ fn seeds_are_a_list_or_one_text_with_commas_and_flags_replace_them() {
 }
 
 #[test]
+fn policies_are_listed_by_either_spelling() {
+    for key in ["cluster_policies", "cluster-policies"] {
+        let file = format!(
+            "[cluster]\n{key} = [\"session-affinity\"]\n[policy.session-affinity]\nmode = \"shadow\"\n"
+        );
+        let config = loaded(&file, &[], &[]).unwrap();
+        assert_eq!(config.cluster.cluster_policies, ["session-affinity"]);
+        assert_eq!(config.policy.session_affinity.mode, crate::Mode::Shadow);
+    }
+    assert!(complaint("[policy.cache-aware]\ncache-threshold = 2.0\n", &[], &[]).contains("use 0 to 1"));
+    assert!(
+        complaint("[cluster]\ncluster-policies = [\"x\"]\n", &[], &[]).contains("cluster.cluster-policies")
+    );
+}
+
+#[test]
 fn secrets_of_the_cluster_are_found_and_never_shown() {
     let environment: Environment = [("HOME", "/h"), ("ACTOR_NODE_COOKIE", "s3cret")].into_iter().collect();
     let secrets = environment.cluster_secrets();
@@ -350,7 +366,8 @@ fn every_key_can_be_set_by_a_variable() {
                 seen += 1;
             }
             toml::Value::Array(_) => {
-                loaded("", &[(&name, "a:1,b:2")], &[]).unwrap();
+                let text = if name.ends_with("POLICIES") { "session-affinity" } else { "a:1,b:2" };
+                loaded("", &[(&name, text)], &[]).unwrap();
                 seen += 1;
             }
             other => {

@@ -1,0 +1,272 @@
+//! The controller's policies: each in an actor of its own, so that one that panics or is slow costs its own opinion and
+//! nothing else. They are made from the configuration by [`makers`] alone, at the start, at a reload and after a panic.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use config::ids::PolicyName;
+use config::{CacheAwareConfig, Config, Mode, SessionAffinityConfig};
+use policies::placement::{PolicyWork, Ticket};
+use policies::policy::cache_aware::{CacheAware, CacheAwareOptions};
+use policies::policy::session_affinity::{SessionAffinity, SessionAffinityOptions};
+use policies::policy::{ClusterPolicy, PolicyConfig, PolicyEvent, PolicyMode, PolicyQuery};
+use policies::time::Time;
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr};
+use ractor_cluster::RactorMessage;
+use tracing::error;
+
+use crate::clock;
+use crate::doors::ControllerMsg;
+use crate::supervise::Backoff;
+
+/// How often a policy may forget and propose.
+const TICK: Duration = Duration::from_secs(1);
+
+/// A policy of the configuration, and how to make it.
+#[derive(Clone)]
+pub struct Maker {
+    /// How the controller treats it.
+    pub config: PolicyConfig,
+    make: Arc<dyn Fn() -> Box<dyn ClusterPolicy> + Send + Sync>,
+}
+
+impl fmt::Debug for Maker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Maker").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// The policies that `cluster.cluster-policies` lists, in its order. The list and the tables were checked when the
+/// configuration was loaded.
+#[must_use]
+pub fn makers(config: &Config) -> Vec<Maker> {
+    let maker = |name: &String| {
+        let policy = &config.policy;
+        let (mode, weight, make): (Mode, f64, Arc<dyn Fn() -> Box<dyn ClusterPolicy> + Send + Sync>) =
+            match name.as_str() {
+                CacheAware::NAME => {
+                    let options = cache_aware(&policy.cache_aware);
+                    let make = move || Box::new(CacheAware::new(options)) as Box<dyn ClusterPolicy>;
+                    (policy.cache_aware.mode, policy.cache_aware.weight, Arc::new(make))
+                }
+                SessionAffinity::NAME => {
+                    let options = session_affinity(&policy.session_affinity);
+                    let make = move || Box::new(SessionAffinity::new(options)) as Box<dyn ClusterPolicy>;
+                    (policy.session_affinity.mode, policy.session_affinity.weight, Arc::new(make))
+                }
+                _ => return None,
+            };
+        let mode = match mode {
+            Mode::Off => PolicyMode::Off,
+            Mode::Shadow => PolicyMode::Shadow,
+            Mode::Prod => PolicyMode::Prod,
+        };
+        let config = PolicyConfig { mode, weight, ..PolicyConfig::new(name.as_str().into()) };
+        Some(Maker { config, make })
+    };
+    config.cluster.cluster_policies.iter().filter_map(maker).collect()
+}
+
+fn cache_aware(cache_aware: &CacheAwareConfig) -> CacheAwareOptions {
+    CacheAwareOptions {
+        cache_threshold: cache_aware.cache_threshold,
+        balance_abs_threshold: cache_aware.balance_abs_threshold,
+        balance_rel_threshold: cache_aware.balance_rel_threshold,
+        overload_token_usage: cache_aware.overload_token_usage,
+        prefill_load_scale: cache_aware.prefill_load_scale,
+        decode_load_scale: cache_aware.decode_load_scale,
+    }
+}
+
+fn session_affinity(session_affinity: &SessionAffinityConfig) -> SessionAffinityOptions {
+    SessionAffinityOptions {
+        idle_timeout: Duration::from(session_affinity.idle_timeout).into(),
+        max_sessions: session_affinity.max_sessions,
+        load_factor: session_affinity.load_factor,
+        min_requests: session_affinity.min_requests,
+    }
+}
+
+/// What a policy's actor takes.
+#[derive(Debug, RactorMessage)]
+pub enum PolicyMsg {
+    /// What does it think?
+    Consult { ticket: Ticket, query: PolicyQuery, asked: Time },
+    /// Something happened.
+    Observe(PolicyEvent),
+    /// Time to forget, and to propose.
+    Tick,
+}
+
+/// The actor of one policy.
+#[derive(Debug)]
+struct PolicyActor;
+
+#[derive(Debug)]
+struct PolicyState {
+    name: PolicyName,
+    policy: Box<dyn ClusterPolicy>,
+    controller: ActorRef<ControllerMsg>,
+}
+
+impl Actor for PolicyActor {
+    type Msg = PolicyMsg;
+    type State = PolicyState;
+    type Arguments = (Maker, ActorRef<ControllerMsg>);
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<PolicyMsg>,
+        (maker, controller): Self::Arguments,
+    ) -> Result<PolicyState, ActorProcessingErr> {
+        myself.send_interval(TICK, || PolicyMsg::Tick);
+        Ok(PolicyState { name: maker.config.name.clone(), policy: (maker.make)(), controller })
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<PolicyMsg>,
+        message: PolicyMsg,
+        state: &mut PolicyState,
+    ) -> Result<(), ActorProcessingErr> {
+        let now = clock::now();
+        match message {
+            PolicyMsg::Consult { ticket, query, asked } => {
+                let opinion = state.policy.opinion(now, &query);
+                let (policy, took) = (state.name.clone(), clock::now().since(asked));
+                // The controller supervises this actor and ends after it.
+                let _ = state.controller.cast(ControllerMsg::Opinion { ticket, policy, opinion, took });
+            }
+            PolicyMsg::Observe(event) => state.policy.observe(now, &event),
+            PolicyMsg::Tick => {
+                let mut actions = Vec::new();
+                state.policy.tick(now, &mut actions);
+                // No policy proposes anything yet; the type has no value.
+                debug_assert!(actions.is_empty());
+                if let Err(broken) = state.policy.check() {
+                    error!(policy = %state.name, invariant = broken.name, detail = broken.detail, "policy invariant is broken");
+                    metrics::counter!(crate::metrics::BROKEN_INVARIANTS, "name" => broken.name).increment(1);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The policies of one controller.
+#[derive(Debug, Default)]
+pub(super) struct Policies {
+    list: Vec<Child>,
+}
+
+#[derive(Debug)]
+struct Child {
+    maker: Maker,
+    actor: Option<ActorRef<PolicyMsg>>,
+    /// Questions without an answer.
+    open: BTreeMap<u64, Time>,
+    backoff: Backoff,
+}
+
+impl Policies {
+    /// Starts the actors of `makers` in place of those before.
+    ///
+    /// # Errors
+    /// One does not start; then those before go on.
+    pub(super) async fn start(
+        &mut self,
+        makers: Vec<Maker>,
+        controller: &ActorRef<ControllerMsg>,
+    ) -> Result<(), SpawnErr> {
+        let mut list = Vec::new();
+        for maker in makers.into_iter().filter(|m| m.config.mode != PolicyMode::Off) {
+            let actor = spawn(&maker, controller).await?;
+            list.push(Child { maker, actor: Some(actor), open: BTreeMap::new(), backoff: Backoff::default() });
+        }
+        for former in std::mem::replace(&mut self.list, list) {
+            if let Some(actor) = former.actor {
+                actor.stop(Some("replaced by a reload".to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// How the core is told about them.
+    pub(super) fn configs(&self) -> Vec<(PolicyConfig, Option<Box<dyn ClusterPolicy>>)> {
+        self.list.iter().map(|child| (child.maker.config.clone(), None)).collect()
+    }
+
+    /// Carries out work for a policy; gives back the question where its policy is not there to answer.
+    pub(super) fn work(&mut self, work: PolicyWork) -> Option<(Ticket, PolicyName)> {
+        match work {
+            PolicyWork::Observe(event) => {
+                for actor in self.list.iter().filter_map(|child| child.actor.as_ref()) {
+                    // One that has just died is told everything when it is back.
+                    let _ = actor.cast(PolicyMsg::Observe(event.clone()));
+                }
+                None
+            }
+            PolicyWork::Consult { ticket, policy, query } => {
+                let asked = clock::now();
+                let child = self.list.iter_mut().find(|child| child.maker.config.name == policy);
+                let sent = child.is_some_and(|child| {
+                    child.open.insert(ticket.0, asked);
+                    let message = PolicyMsg::Consult { ticket, query, asked };
+                    child.actor.as_ref().is_some_and(|actor| actor.cast(message).is_ok())
+                });
+                (!sent).then_some((ticket, policy))
+            }
+            // The controller's own.
+            PolicyWork::Resync(_) => None,
+        }
+    }
+
+    /// A question was answered.
+    pub(super) fn answered(&mut self, ticket: Ticket, policy: &PolicyName) {
+        if let Some(child) = self.list.iter_mut().find(|child| child.maker.config.name == *policy) {
+            child.open.remove(&ticket.0);
+        }
+    }
+
+    /// A policy's actor has failed: its name, the questions that it leaves, and when to start it again.
+    pub(super) fn failed(&mut self, actor: ActorId) -> Option<(PolicyName, BTreeSet<u64>, Duration)> {
+        let is = |child: &&mut Child| child.actor.as_ref().is_some_and(|a| a.get_id() == actor);
+        let child = self.list.iter_mut().find(is)?;
+        child.actor = None;
+        let open = std::mem::take(&mut child.open).into_keys().collect();
+        Some((child.maker.config.name.clone(), open, child.backoff.next_delay(Instant::now())))
+    }
+
+    /// Starts a failed policy again, and tells it what it has to know.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub(super) async fn restart(
+        &mut self,
+        name: &PolicyName,
+        known: Vec<PolicyEvent>,
+        controller: &ActorRef<ControllerMsg>,
+    ) -> Result<(), SpawnErr> {
+        let waits = |child: &&mut Child| child.maker.config.name == *name && child.actor.is_none();
+        // After a reload there may be another one of that name, which runs.
+        let Some(child) = self.list.iter_mut().find(waits) else { return Ok(()) };
+        let actor = spawn(&child.maker, controller).await?;
+        for event in known {
+            let _ = actor.cast(PolicyMsg::Observe(event));
+        }
+        child.actor = Some(actor);
+        Ok(())
+    }
+}
+
+async fn spawn(
+    maker: &Maker,
+    controller: &ActorRef<ControllerMsg>,
+) -> Result<ActorRef<PolicyMsg>, SpawnErr> {
+    let supervisor: ActorCell = controller.get_cell();
+    let args = (maker.clone(), controller.clone());
+    Ok(Actor::spawn_linked(None, PolicyActor, args, supervisor).await?.0)
+}
+

@@ -1,0 +1,138 @@
+//! Why a request went where it went: the stages of its placements, for the client that asks and for `/v1/requests/{id}`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use config::ids::{Attempt, RequestId, WorkerId};
+use policies::policy::Stage;
+use serde_json::{Map, Value, json};
+
+/// Requests that are remembered.
+const KEPT: usize = 1000;
+
+/// One placement of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Placed {
+    pub(crate) request: RequestId,
+    pub(crate) attempt: Attempt,
+    pub(crate) worker: WorkerId,
+    pub(crate) why: &'static str,
+    pub(crate) stages: Arc<[Stage]>,
+}
+
+impl Placed {
+    /// As it is shown.
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "request": self.request.to_string(),
+            "attempt": self.attempt.0,
+            "worker": self.worker.to_string(),
+            "why": self.why,
+            "stages": self.stages.iter().map(stage).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn stage(stage: &Stage) -> Value {
+    let numbers: Map<String, Value> =
+        stage.numbers.iter().map(|(name, value)| (name.to_string(), json!(value))).collect();
+    json!({
+        "policy": stage.policy.as_str(),
+        "mode": stage.mode.as_str(),
+        "action": stage.action,
+        "why": stage.why,
+        "numbers": numbers,
+        "saved_tokens": stage.saved,
+        "duration_us": stage.took.to_duration().as_micros() as u64,
+    })
+}
+
+/// The last requests and their placements.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    requests: BTreeMap<RequestId, Record>,
+    order: VecDeque<RequestId>,
+}
+
+#[derive(Debug)]
+struct Record {
+    placements: Vec<Placed>,
+    outcome: Option<&'static str>,
+}
+
+impl Recent {
+    /// A placement of a request, its first or a later one.
+    pub(crate) fn placed(&self, placed: Placed) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let request = placed.request;
+        if let Some(record) = kept.requests.get_mut(&request) {
+            record.placements.push(placed);
+            return;
+        }
+        kept.requests.insert(request, Record { placements: vec![placed], outcome: None });
+        kept.order.push_back(request);
+        if kept.order.len() > KEPT
+            && let Some(oldest) = kept.order.pop_front()
+        {
+            kept.requests.remove(&oldest);
+        }
+    }
+
+    /// How a request ended.
+    pub(crate) fn ended(&self, request: RequestId, outcome: &'static str) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(record) = kept.requests.get_mut(&request) {
+            record.outcome = Some(outcome);
+        }
+    }
+
+    /// What is known of a request, by the id of its answer (`chatcmpl-…`, `cmpl-…`) or our own.
+    pub(crate) fn find(&self, id: &str) -> Option<Value> {
+        let number: RequestId = id.rsplit('-').next()?.parse().ok()?;
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let record = kept.requests.get(&number)?;
+        Some(json!({
+            "id": number.to_string(),
+            "object": "request",
+            "outcome": record.outcome.unwrap_or("running"),
+            "placements": record.placements.iter().map(Placed::to_json).collect::<Vec<_>>(),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placed(number: u64, attempt: u32) -> Placed {
+        Placed {
+            request: RequestId::new(7, number),
+            attempt: Attempt(attempt),
+            worker: WorkerId::new("w1".into(), 1),
+            why: "only-worker",
+            stages: Arc::new([]),
+        }
+    }
+
+    #[test]
+    fn requests_are_found_by_the_id_of_their_answer_until_newer_ones_take_their_place() {
+        let recent = Recent::default();
+        recent.placed(placed(1, 0));
+        recent.placed(placed(1, 1));
+        recent.ended(RequestId::new(7, 1), "success");
+        let found = recent.find(&format!("chatcmpl-{}", RequestId::new(7, 1))).unwrap();
+        assert_eq!(found["placements"].as_array().unwrap().len(), 2);
+        assert_eq!(found["outcome"], "success");
+        assert!(recent.find("chatcmpl-x").is_none());
+        for number in 2..2 + KEPT as u64 {
+            recent.placed(placed(number, 0));
+        }
+        assert!(recent.find(&RequestId::new(7, 1).to_string()).is_none());
+        assert!(recent.find(&RequestId::new(7, 2).to_string()).is_some());
+    }
+}
