@@ -23,9 +23,6 @@ use group::{Group, bit};
 mod group;
 mod part;
 
-/// While a snapshot is awaited, it is asked for again after this many messages that came without it.
-const ASK_AGAIN: u32 = 256;
-
 /// Parts of a map that are swept with each message from a worker.
 const TIDY_PARTS: usize = 1;
 
@@ -43,9 +40,19 @@ struct Life {
     held: Slot,
     /// Number of the last message that counts.
     last: u64,
-    /// Something is missing, and a snapshot is awaited; how many messages were not taken since.
-    missed: Option<u32>,
+    news: News,
     filling: Option<Filling>,
+}
+
+/// Whether a worker's messages are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    /// Nothing is missing.
+    Current,
+    /// Something is, and a snapshot is awaited.
+    Awaited,
+    /// It was already when [`Directory::overdue`] was called last.
+    Overdue,
 }
 
 /// A snapshot of which not all parts are here.
@@ -112,7 +119,7 @@ impl Directory {
             incarnation: worker.incarnation,
             held: self.take_slot(),
             last: 0,
-            missed: Some(0),
+            news: News::Awaited,
             filling: None,
         };
         self.lives.insert(worker.node.clone(), life);
@@ -134,12 +141,11 @@ impl Directory {
             return Feed::Stale;
         }
         let expected = life.last + 1;
-        if let Some(missed) = &mut life.missed {
-            *missed += 1;
-            return if missed.is_multiple_of(ASK_AGAIN) { Feed::Gap { expected } } else { Feed::Waiting };
+        if life.news != News::Current {
+            return Feed::Waiting;
         }
         if seq != expected {
-            life.missed = Some(0);
+            life.news = News::Awaited;
             return Feed::Gap { expected };
         }
         life.last = seq;
@@ -184,9 +190,23 @@ impl Directory {
             return Feed::Waiting;
         }
         let old = std::mem::replace(&mut life.held, into);
-        (life.last, life.missed) = (seq, None);
+        (life.last, life.news) = (seq, News::Current);
         self.give_back(Some(old));
         Feed::Applied
+    }
+
+    /// The workers whose snapshot is awaited since before the last call, in order: the request or the answer is lost, and
+    /// they are to be asked again. To be called as often as an answer may take.
+    pub fn overdue(&mut self) -> Vec<WorkerId> {
+        let mut overdue = Vec::new();
+        for (node, life) in &mut self.lives {
+            match life.news {
+                News::Current => {}
+                News::Awaited => life.news = News::Overdue,
+                News::Overdue => overdue.push(WorkerId::new(node.clone(), life.incarnation)),
+            }
+        }
+        overdue
     }
 
     /// For each of `workers`, how many of the first pages of a prompt it holds without a gap; `out` gets one number a
@@ -236,7 +256,7 @@ impl Directory {
             worker: WorkerId::new(node.clone(), life.incarnation),
             pages: self.groups[life.held.group as usize].count(life.held.slot),
             seq: life.last,
-            current: life.missed.is_none(),
+            current: life.news == News::Current,
         };
         self.lives.iter().map(view).collect()
     }

@@ -106,12 +106,19 @@ fn b84_after_a_gap_a_snapshot_sets_everything_right() {
 #[test]
 fn a_snapshot_that_does_not_come_is_asked_for_again() {
     let mut directory = Directory::new();
-    let w = worker(1, 1);
-    assert!(directory.join(&w));
-    let asked = (1..=u64::from(ASK_AGAIN) * 3)
-        .filter(|seq| directory.events(&w, *seq, &[]) == Feed::Gap { expected: 1 })
-        .count();
-    assert_eq!(asked, 3);
+    let (lost, there, late) = (worker(1, 1), worker(2, 1), worker(3, 1));
+    assert!(directory.join(&lost));
+    joined(&mut directory, &there, &[]);
+    assert_eq!(directory.overdue(), [], "it was asked just now");
+    assert!(directory.join(&late));
+    assert_eq!(directory.overdue(), std::slice::from_ref(&lost));
+    assert_eq!(directory.events(&lost, 1, &[]), Feed::Waiting);
+    assert_eq!(directory.overdue(), [lost.clone(), late.clone()]);
+    assert_eq!(directory.snapshot(&lost, 1, 0, 1, &[]), Feed::Applied);
+    assert_eq!(directory.events(&there, 2, &[]), Feed::Gap { expected: 1 });
+    assert_eq!(directory.overdue(), std::slice::from_ref(&late));
+    directory.remove(&late);
+    assert_eq!(directory.overdue(), [there]);
 }
 
 #[test]
