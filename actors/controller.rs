@@ -260,7 +260,7 @@ impl ControllerState {
         self.core.take_policy_work(&mut work);
         for item in work {
             if let PolicyWork::Resync(worker) = item {
-                // One that cannot be reached is asked again when its next events do not fit.
+                // One that cannot be reached, or whose answer is lost, is asked again by a tick of the core.
                 self.doors.to_worker(&worker, ToWorker::KvResync { controller: self.node.clone() });
             } else if let Some((ticket, policy)) = self.policies.work(item) {
                 let why = "it is being restarted".to_owned();
