@@ -1,27 +1,46 @@
-//! The HTTP side of a node without clients: health, figures and the view of the cluster. A gateway serves the same
-//! beside its API.
+//! What a node shows of itself over HTTP: health, figures, the cluster, its policies. A node without clients serves this
+//! alone; a gateway serves [`control`] beside its API.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
-use serde_json::json;
+use ractor::RpcReplyPort;
+use ractor::rpc::CallResult;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tracing::error;
 
+use crate::doors::{ControllerMsg, Doors};
 use crate::gateway::{RenderMetrics, Trouble};
 use crate::membership::Board;
+use crate::reload::Reloader;
 
-/// What the routes show.
+/// Longest wait for the controller of this node.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// What the routes of every node need.
+#[derive(Clone, Debug)]
+pub struct Control {
+    /// The node's doors.
+    pub doors: Doors,
+    /// The view of the cluster.
+    pub board: Board,
+    /// Reloads the configuration; none where there is nothing to reload from (a gateway in a test).
+    pub reloader: Option<Arc<Reloader>>,
+}
+
+/// What a node without clients serves.
 #[derive(Clone)]
 pub struct Admin {
-    /// For `/v1/cluster`.
-    pub board: Board,
+    /// The routes of every node.
+    pub control: Control,
     /// For `/metrics`.
     pub metrics: RenderMetrics,
     /// For `/readiness` and `/health`.
@@ -30,21 +49,33 @@ pub struct Admin {
 
 impl std::fmt::Debug for Admin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Admin").field("board", &self.board).finish_non_exhaustive()
+        f.debug_struct("Admin").field("control", &self.control).finish_non_exhaustive()
     }
+}
+
+/// `/v1/cluster`, `/v1/workers`, `/v1/policies`, `/v1/directory` and `/v1/reload`.
+pub fn control(control: Control) -> Router {
+    Router::new()
+        .route("/v1/cluster", get(cluster))
+        .route("/v1/workers", get(workers))
+        .route("/v1/policies", get(policies))
+        .route("/v1/directory", get(directory))
+        .route("/v1/reload", post(reload))
+        .with_state(Arc::new(control))
 }
 
 /// Serves until `stopped` says so or its sender is gone.
 pub async fn serve(admin: Admin, listener: TcpListener, mut stopped: watch::Receiver<bool>) {
+    let shown = control(admin.control.clone());
     let app = Router::new()
         .route("/health", get(readiness))
         .route("/readiness", get(readiness))
         .route("/ready", get(readiness))
         .route("/liveness", get(liveness))
         .route("/metrics", get(figures))
-        .route("/v1/cluster", get(cluster))
-        .fallback(no_route)
-        .with_state(Arc::new(admin));
+        .with_state(Arc::new(admin))
+        .merge(shown)
+        .fallback(no_route);
     let stop = async move {
         // A sender that is gone is a node that is gone.
         let _ = stopped.wait_for(|stop| *stop).await;
@@ -75,13 +106,115 @@ async fn figures(State(admin): State<Arc<Admin>>) -> Response {
     response
 }
 
-async fn cluster(State(admin): State<Arc<Admin>>) -> Response {
-    Json(admin.board.view().as_ref().clone()).into_response()
+async fn cluster(State(control): State<Arc<Control>>) -> Response {
+    Json(control.board.view().as_ref().clone()).into_response()
+}
+
+/// The workers as this node's controller (or its stand-in) places by.
+async fn workers(State(control): State<Arc<Control>>) -> Response {
+    let Some(rows) = ask(&control, ControllerMsg::Observe).await else { return no_controller(&control) };
+    let rows: Vec<Value> = rows
+        .iter()
+        .map(|row| {
+            json!({
+                "id": row.info.id.to_string(),
+                "models": row.info.models.iter().map(|m| m.as_str()).collect::<Vec<_>>(),
+                "max_context": row.info.max_context,
+                "max_requests": row.info.max_requests,
+                "draining": row.draining,
+                "booked": row.booked,
+                "booked_tokens": row.booked_tokens,
+                "foreign": row.foreign,
+                "placed": row.placed,
+                "running": row.load.running,
+                "waiting": row.load.waiting,
+                "paused": row.load.paused,
+                "kv_pages_used": row.load.pages_used,
+                "kv_pages_total": row.load.pages_total,
+            })
+        })
+        .collect();
+    Json(json!({"object": "list", "data": rows})).into_response()
+}
+
+/// The policies of this node's controller; a stand-in asks none.
+async fn policies(State(control): State<Arc<Control>>) -> Response {
+    let Some(views) = ask(&control, ControllerMsg::ObservePolicies).await else {
+        return no_controller(&control);
+    };
+    let rows: Vec<Value> = views
+        .iter()
+        .map(|view| {
+            json!({
+                "name": view.config.name.as_str(),
+                "mode": view.config.mode.as_str(),
+                "weight": view.config.weight,
+                "asked": view.asked,
+                "late": view.late,
+                "failed": view.failed,
+            })
+        })
+        .collect();
+    let leader = control.board.view().leader.clone();
+    Json(json!({"object": "list", "data": rows, "leader": leader})).into_response()
+}
+
+/// The directory of prefixes of this node's controller.
+async fn directory(State(control): State<Arc<Control>>) -> Response {
+    let Some(view) = ask(&control, ControllerMsg::ObserveDirectory).await else {
+        return no_controller(&control);
+    };
+    let workers: Vec<Value> = view
+        .workers
+        .iter()
+        .map(|row| {
+            json!({"id": row.worker.to_string(), "pages": row.pages, "seq": row.seq, "current": row.current})
+        })
+        .collect();
+    Json(json!({"pages": view.pages, "bytes": view.bytes, "workers": workers})).into_response()
+}
+
+async fn reload(State(control): State<Arc<Control>>) -> Response {
+    let Some(reloader) = &control.reloader else {
+        return refused(StatusCode::NOT_IMPLEMENTED, "this node has no configuration to reload");
+    };
+    let report = reloader.reload("POST /v1/reload").await;
+    let status = if report.reloaded { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
+    (status, Json(report)).into_response()
+}
+
+async fn ask<T: Send + 'static>(
+    control: &Control,
+    question: impl FnOnce(RpcReplyPort<T>) -> ControllerMsg,
+) -> Option<T> {
+    match control.doors.controller()?.call(question, Some(ANSWER)).await {
+        Ok(CallResult::Success(answer)) => Some(answer),
+        _ => None,
+    }
+}
+
+fn no_controller(control: &Control) -> Response {
+    let view = control.board.view();
+    let leader = view.nodes.iter().find(|node| Some(&node.name) == view.leader.as_ref());
+    let hint = leader.and_then(|node| node.http.as_ref()).map_or_else(
+        || "ask a node with the role controller".to_owned(),
+        |http| format!("ask the one that leads, at http://{http}"),
+    );
+    refused(StatusCode::NOT_FOUND, &format!("this node has no controller; {hint}"))
 }
 
 async fn no_route(request: Request) -> Response {
-    let message =
-        format!("`{}` is not served here: this node has no gateway; ask one that has", request.uri().path());
-    let error = json!({"message": message, "type": "invalid_request_error", "param": null, "code": "no_gateway"});
-    (StatusCode::NOT_FOUND, Json(json!({"error": error}))).into_response()
+    let path = request.uri().path();
+    let message = format!("`{path}` is not served here: this node has no gateway; ask one that has");
+    answer(StatusCode::NOT_FOUND, "no_gateway", &message)
+}
+
+fn refused(status: StatusCode, message: &str) -> Response {
+    answer(status, "not_here", message)
+}
+
+fn answer(status: StatusCode, code: &str, message: &str) -> Response {
+    let kind = if status.is_client_error() { "invalid_request_error" } else { "server_error" };
+    let error = json!({"message": message, "type": kind, "param": null, "code": code});
+    (status, Json(json!({"error": error}))).into_response()
 }

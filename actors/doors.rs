@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use cluster::wire::{ModelAd, ToController, ToGateway, ToWorker};
+use config::GatewayConfig;
 use config::ids::{NodeId, PolicyName, WorkerId};
 use engine::ModelCard;
 use policies::batch::BatchLoad;
@@ -42,6 +43,8 @@ pub enum GatewayMsg {
     NodeLost(NodeId),
     /// Another controller leads now, or none: requests without an answer are placed again.
     ControllerChanged,
+    /// `[gateway]` from now on.
+    SetLimits(GatewayConfig),
     /// Takes no new requests; those under way go on.
     Drain,
     /// Asks for figures.

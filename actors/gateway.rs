@@ -33,7 +33,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use crate::doors::{Doors, GatewayMsg};
-use crate::membership::Board;
+use crate::admin::Control;
 use crate::supervise::{TaskKind, spawn};
 
 use self::door::{Root, RootArgs};
@@ -65,8 +65,8 @@ pub struct GatewayArgs {
     pub gateway: GatewayConfig,
     /// Where clients connect.
     pub listener: TcpListener,
-    /// For `/v1/cluster`.
-    pub board: Board,
+    /// For the routes that every node has.
+    pub control: Control,
     /// For `/metrics`.
     pub metrics: RenderMetrics,
     /// For `/readiness` and `/health`.
@@ -107,10 +107,10 @@ pub enum GatewayError {
 /// What the door, the sessions and the HTTP handlers of one gateway share.
 pub(crate) struct Shared {
     pub(crate) node: NodeId,
-    pub(crate) board: Board,
+    pub(crate) control: Control,
     pub(crate) doors: Doors,
     pub(crate) http: HttpConfig,
-    pub(crate) limits: GatewayConfig,
+    limits: RwLock<Arc<GatewayConfig>>,
     pub(crate) ids: RequestIds,
     pub(crate) models: Models,
     pub(crate) sessions: Sessions,
@@ -137,6 +137,16 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
+    /// `[gateway]` as it counts now.
+    pub(crate) fn limits(&self) -> Arc<GatewayConfig> {
+        self.limits.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// `[gateway]` from now on; requests under way keep what they began with.
+    pub(crate) fn set_limits(&self, limits: GatewayConfig) {
+        *self.limits.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(limits);
+    }
+
     /// The door, under which sessions are started.
     pub(crate) fn door(&self) -> Option<ActorRef<GatewayMsg>> {
         self.door.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -157,10 +167,10 @@ impl Gateway {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let shared = Arc::new(Shared {
             node: args.node,
-            board: args.board,
+            control: args.control,
             in_work: Arc::new(Semaphore::new(args.http.max_concurrent_requests.min(Semaphore::MAX_PERMITS))),
             http: args.http,
-            limits: args.gateway,
+            limits: RwLock::new(Arc::new(args.gateway)),
             ids: RequestIds::new(args.incarnation),
             models: Models::default(),
             sessions: Sessions::new(args.doors.clone()),

@@ -30,6 +30,7 @@ pub mod card;
 pub mod clock;
 pub mod metrics;
 pub mod models;
+pub mod reload;
 pub mod status;
 pub mod supervise;
 pub mod telemetry;

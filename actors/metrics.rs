@@ -71,6 +71,8 @@ pub const BOOKED: &str = "actor_node_controller_booked";
 /// Requests that wait at this node's controller for a worker with room.
 pub const QUEUED: &str = "actor_node_controller_queued";
 
+/// Reloads of the configuration. Label `result`: `reloaded`, `refused`.
+pub const RELOADS: &str = "actor_node_reloads_total";
 /// What policies said about requests. Labels: `policy`, `mode`, `action`.
 pub const POLICY_DECISIONS: &str = "actor_node_policy_decisions_total";
 /// Time to an opinion. Label `policy`.
@@ -105,6 +107,7 @@ pub fn describe() {
     describe_counter!(STAND_IN_PLACEMENTS, "Requests placed by the gateway itself for want of a controller");
     describe_gauge!(BOOKED, "Requests that this node's controller has booked on workers");
     describe_gauge!(QUEUED, "Requests that wait at this node's controller for a worker with room");
+    describe_counter!(RELOADS, "Reloads of the configuration, by result");
     describe_counter!(POLICY_DECISIONS, "What policies said about requests, by policy, mode and action");
     describe_histogram!(POLICY_SECONDS, Unit::Seconds, "Time to a policy's opinion");
     describe_histogram!(TTFT, Unit::Seconds, "Time to first token");

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cluster::identity::next_incarnation;
-use config::{ClusterSecrets, Config, Role};
+use config::{Config, Environment, Overrides, Role};
 use metrics_exporter_prometheus::PrometheusHandle;
 use policies::membership::Member;
 use ractor::rpc::CallResult;
@@ -22,7 +22,9 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use crate::doors::Doors;
+use crate::admin::Control;
 use crate::membership::{self, Board};
+use crate::reload::Reloader;
 use crate::worker::WorkerHealth;
 
 mod parts;
@@ -41,10 +43,14 @@ const STOP: Duration = Duration::from_secs(2);
 /// What keeps it from starting: a port, the cookie, certificates.
 pub async fn run(
     config: Arc<Config>,
-    secrets: ClusterSecrets,
+    overrides: Overrides,
+    environment: Environment,
     figures: PrometheusHandle,
 ) -> Result<ExitCode> {
-    let mut signals = Signals::new()?;
+    let doors = Doors::default();
+    let secrets = environment.cluster_secrets();
+    let reloader = Arc::new(Reloader::new(overrides, environment, config.clone(), doors.clone()));
+    let mut signals = Signals::new(reloader.clone())?;
     let roles = &config.node.roles;
     let listener = bind(config.http.listen_address(roles)).await?;
     let http = listener.local_addr().context("cannot read the address of http.listen")?;
@@ -61,8 +67,8 @@ pub async fn run(
         config: config.clone(),
         secrets,
         me,
-        doors: Doors::default(),
-        board: Board::default(),
+        doors: doors.clone(),
+        control: Control { doors, board: Board::default(), reloader: Some(reloader.clone()) },
         listener: Arc::new(listener.into_std().context("cannot keep the HTTP listener")?),
         figures,
         health,
@@ -78,7 +84,7 @@ pub async fn run(
             error!(reason, "stopping: this node cannot be part of the cluster");
             ExitCode::FAILURE
         }
-        () = signals.stop() => drain(&node, &config, &mut signals).await,
+        () = signals.stop() => drain(&node, &reloader.config(), &mut signals).await,
     };
     node.stop(None);
     // The actors' own shutdown is quick; what is stuck in an engine's step is left behind.
@@ -182,25 +188,29 @@ struct Signals {
     term: Signal,
     int: Signal,
     hangup: Signal,
+    reloader: Arc<Reloader>,
 }
 
 impl Signals {
-    fn new() -> Result<Self> {
+    fn new(reloader: Arc<Reloader>) -> Result<Self> {
         let on = |kind| signal(kind).context("cannot listen for signals");
         Ok(Self {
             term: on(SignalKind::terminate())?,
             int: on(SignalKind::interrupt())?,
             hangup: on(SignalKind::hangup())?,
+            reloader,
         })
     }
 
-    /// Waits for SIGTERM or SIGINT.
+    /// Waits for SIGTERM or SIGINT; SIGHUP reloads meanwhile.
     async fn stop(&mut self) {
         loop {
             tokio::select! {
                 _ = self.term.recv() => return,
                 _ = self.int.recv() => return,
-                _ = self.hangup.recv() => warn!("SIGHUP: no setting of this version can change without a restart"),
+                _ = self.hangup.recv() => {
+                    self.reloader.reload("SIGHUP").await;
+                }
             }
         }
     }

@@ -192,6 +192,7 @@ impl Actor for Door {
                 tracing::warn!(model = name, "no worker serves the model any more");
                 shared.models.gone(&name);
             }
+            GatewayMsg::SetLimits(limits) => shared.set_limits(limits),
             GatewayMsg::Drain => shared.draining.store(true, Ordering::Relaxed),
             GatewayMsg::Observe(reply) => {
                 let stats = GatewayStats {

@@ -30,7 +30,11 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_REQUEST_ID: usize = 128;
 
 /// Paths that are counted by name; others are counted together, since a label has to have few values.
-const PATHS: [&str; 14] = [
+const PATHS: [&str; 18] = [
+    "/v1/workers",
+    "/v1/policies",
+    "/v1/directory",
+    "/v1/reload",
     "/v1/requests",
     "/v1/cluster",
     "/v1/chat/completions",
@@ -76,13 +80,13 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/ready", get(health::readiness))
         .route("/liveness", get(health::liveness))
         .route("/metrics", get(health::metrics))
-        .route("/v1/cluster", get(health::cluster))
         .route("/v1/requests/{id}", get(models::request))
+        .with_state(Arc::clone(&shared))
+        .merge(crate::admin::control(shared.control.clone()))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(from_fn_with_state(Arc::clone(&shared), every_request))
-        .with_state(shared)
+        .layer(from_fn_with_state(shared, every_request))
 }
 
 async fn no_route(uri: Uri) -> ApiError {

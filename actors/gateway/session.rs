@@ -145,7 +145,7 @@ impl Actor for SessionActor {
         let choices =
             (0..spec.choices()).map(|_| Assembler::new(&text, &spec.prompt, stops.as_ref())).collect();
         let timing = Timing::new(clock::now(), spec.choices());
-        let config = SessionConfig { retry_limit: shared.limits.retry_limit, backoff: RETRY_BACKOFF };
+        let config = SessionConfig { retry_limit: shared.limits().retry_limit, backoff: RETRY_BACKOFF };
         let core = Session::new(spec, config);
         let (cached, abort, timer) = (None, None, None);
         Ok(SessionState {

@@ -31,7 +31,8 @@ impl Workers {
 
     pub(super) fn set_own_load(&mut self, worker: &WorkerId, load: BatchLoad) {
         self.own_load = load;
-        if let Some(ad) = self.own.as_mut().filter(|ad| ad.info.id == *worker) {
+        // It may have been sent a moment before the worker took its present incarnation.
+        if let Some(ad) = self.own.as_mut().filter(|ad| ad.info.id.node == worker.node) {
             ad.load = load;
         }
     }

@@ -17,12 +17,12 @@ use tokio::sync::watch;
 use tracing::error;
 
 use super::trouble::trouble;
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, Control};
 use crate::controller::consulted::makers;
 use crate::controller::{Controller, ControllerArgs};
 use crate::doors::{Doors, WorkerMsg};
 use crate::gateway::{Gateway, GatewayArgs, Trouble};
-use crate::membership::{Board, Entry, Membership, MembershipArgs, MembershipMsg};
+use crate::membership::{Entry, Membership, MembershipArgs, MembershipMsg};
 use crate::pool::{Pool, PoolArgs};
 use crate::supervise::{Backoff, TaskKind, spawn};
 use crate::worker::{self, Worker, WorkerArgs, WorkerHealth};
@@ -41,7 +41,7 @@ pub(super) struct NodeArgs {
     pub(super) secrets: ClusterSecrets,
     pub(super) me: Member,
     pub(super) doors: Doors,
-    pub(super) board: Board,
+    pub(super) control: Control,
     pub(super) listener: Arc<std::net::TcpListener>,
     pub(super) figures: PrometheusHandle,
     pub(super) health: watch::Sender<WorkerHealth>,
@@ -233,7 +233,7 @@ impl NodeState {
                     doors: args.doors.clone(),
                     me: args.me.clone(),
                     entry,
-                    board: args.board.clone(),
+                    board: args.control.board.clone(),
                     fatal: args.fatal.clone(),
                 };
                 let cell = Actor::spawn_linked(None, Membership, args, supervisor).await?.0.get_cell();
@@ -247,7 +247,9 @@ impl NodeState {
                 let config = args.config.controller.clone();
                 let seed = rng::mix64(next_incarnation());
                 let stand_in = !args.config.node.roles.contains(Role::Controller);
-                let policies = if stand_in { Vec::new() } else { makers(&args.config) };
+                // What was reloaded counts after a restart of the controller too.
+                let now = args.control.reloader.as_ref().map_or_else(|| args.config.clone(), |r| r.config());
+                let policies = if stand_in { Vec::new() } else { makers(&now) };
                 let args = ControllerArgs { node, doors: args.doors.clone(), config, seed, stand_in, policies };
                 let cell = Actor::spawn_linked(None, Controller, args, supervisor).await?.0.get_cell();
                 self.args.doors.to_membership(MembershipMsg::Reintroduce);
@@ -260,11 +262,11 @@ impl NodeState {
                     incarnation: next_incarnation(),
                     doors: args.doors.clone(),
                     http: args.config.http.clone(),
-                    gateway: args.config.gateway.clone(),
+                    gateway: args.control.reloader.as_ref().map_or_else(|| args.config.clone(), |r| r.config()).gateway.clone(),
                     listener: TcpListener::from_std(args.listener.try_clone()?)?,
                     metrics: Arc::new(move || figures.render()),
                     trouble: self.trouble(),
-                    board: args.board.clone(),
+                    control: args.control.clone(),
                 };
                 let gateway = Gateway::start(gateway_args, Some(supervisor)).await?;
                 let cell = gateway.cell();
@@ -317,7 +319,7 @@ impl NodeState {
     }
 
     fn trouble(&self) -> Trouble {
-        let (config, board) = (self.args.config.clone(), self.args.board.clone());
+        let (config, board) = (self.args.config.clone(), self.args.control.board.clone());
         let health = self.args.health.subscribe();
         Arc::new(move || trouble(&config, &health.borrow(), &board))
     }
@@ -326,7 +328,7 @@ impl NodeState {
     fn serve_admin(&mut self) -> Result<(), ActorProcessingErr> {
         let figures = self.args.figures.clone();
         let admin = Admin {
-            board: self.args.board.clone(),
+            control: self.args.control.clone(),
             metrics: Arc::new(move || figures.render()),
             trouble: self.trouble(),
         };

@@ -46,6 +46,6 @@ async fn collect(body: Body, limit: u64) -> Result<Vec<u8>, ApiError> {
 
 /// How much of a body is kept: as much as the configuration allows, and one entry to see that there were more.
 pub(super) fn keep(shared: &Shared) -> Keep {
-    let limits = &shared.limits;
+    let limits = shared.limits();
     Keep { entries: limits.max_stop.max(limits.max_logit_bias).max(MIN_ENTRIES), prompts: limits.max_prompts }
 }

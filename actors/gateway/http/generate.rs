@@ -89,7 +89,7 @@ async fn generate(shared: Arc<Shared>, request: Request, validate: Validate) -> 
             let parsed = Body::parse(&bytes, body::keep(&shared_too))?;
             // The bytes are not needed while the prompt is tokenized.
             drop(bytes);
-            let generation = validate(parsed, &head.headers, &shared_too.limits, fresh_seed())?;
+            let generation = validate(parsed, &head.headers, &shared_too.limits(), fresh_seed())?;
             prepare(&shared_too, generation)
         };
         off_thread(&shared, size, work).await?
@@ -142,7 +142,7 @@ async fn start(shared: &Arc<Shared>, prepared: Prepared, arrived: Time) -> Resul
             prompt_logprobs: output.echo && output.logprobs,
             props: Arc::clone(&props),
             session: said.clone(),
-            credit: shared.limits.stream_credit,
+            credit: shared.limits().stream_credit,
             deadline,
         };
         let text = Arc::clone(&served.text);

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use ractor::rpc::CallResult;
 use serde_json::{Value, json};
 
@@ -62,11 +62,6 @@ async fn workers(shared: &Shared) -> (usize, usize) {
     }
     let count = shared.doors.workers().len();
     (count, count)
-}
-
-/// The cluster as this node sees it.
-pub(super) async fn cluster(State(shared): State<Arc<Shared>>) -> Response {
-    axum::Json(shared.board.view().as_ref().clone()).into_response()
 }
 
 /// The figures, in Prometheus' text format.

@@ -19,6 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::doors::{ControllerMsg, Doors, GatewayMsg, WorkerMsg};
+use crate::admin::Control;
 use crate::membership::Board;
 use crate::gateway::{Gateway, GatewayArgs};
 
@@ -278,7 +279,7 @@ pub(super) async fn rig_with(setup: Setup) -> Rig {
         http: setup.http,
         gateway: setup.gateway,
         listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
-        board: Board::default(),
+        control: Control { doors: Doors::default(), board: Board::default(), reloader: None },
         metrics: Arc::new(|| "some_metric 1\n".into()),
         trouble: Arc::new(|| None),
     };
