@@ -296,7 +296,8 @@ fn b11_the_retry_limit_ends_a_stream_with_an_error() {
     let (last, chunks) = events.split_last().unwrap();
     assert_eq!(last["error"]["code"], "worker_lost", "{last}");
     let text: String = chunks.iter().map(|c| c["choices"][0]["text"].as_str().unwrap()).collect();
-    assert_eq!(text.len(), 12, "four steps in each of three lives: {text}");
+    // Four steps in each of three lives. The news of a life's end may overtake its last token, which is then drawn again.
+    assert!((9..=12).contains(&text.len()), "{text}");
     assert!(expected["choices"][0]["text"].as_str().unwrap().starts_with(&text));
     let error = cluster["g1"].client().post(COMPLETIONS, &request).error(503);
     assert_eq!(error["code"], "worker_lost");

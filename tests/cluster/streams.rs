@@ -7,14 +7,14 @@ use crate::harness::http::{Client, Raw};
 use crate::harness::node::{BROKEN_INVARIANTS, Node, PAGES_USED, RUNNING, SESSIONS, TASK_PANICS, WAITING};
 use crate::harness::wait_for;
 
+pub(super) use crate::harness::node::REQUESTS;
+
 pub(super) const CHAT: &str = "/v1/chat/completions";
 pub(super) const COMPLETIONS: &str = "/v1/completions";
 
 /// Requests booked, and those that wait, at a controller.
 pub(super) const BOOKED: &str = "actor_node_controller_booked";
 pub(super) const QUEUED: &str = "actor_node_controller_queued";
-/// Requests by their outcome.
-pub(super) const REQUESTS: &str = "actor_node_requests_total";
 const WIRE_FAILURES: &str = "actor_node_wire_failures_total";
 
 /// A request with its undisturbed answer.
