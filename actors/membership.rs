@@ -244,7 +244,12 @@ impl MembershipState {
     fn beat(&mut self, now: Time, beat: Beat, fx: &mut Vec<MembershipEffect>) {
         let (id, incarnation) = (beat.member.id.clone(), beat.member.incarnation);
         // It comes over each of its links, and does not say which.
-        let links: Vec<LinkId> = self.links_to(&id, incarnation);
+        let mut links: Vec<LinkId> = self.links_to(&id, incarnation);
+        if links.is_empty() {
+            // It has taken a new incarnation on a link that it made under the old one.
+            let former = self.core.links().into_iter().filter(|(_, of, life)| *of == id && *life < incarnation);
+            links = former.map(|(link, ..)| link).collect();
+        }
         if links.is_empty() {
             self.early.insert((id, incarnation), beat);
             return;

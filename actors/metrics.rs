@@ -73,6 +73,12 @@ pub const QUEUED: &str = "actor_node_controller_queued";
 
 /// Reloads of the configuration. Label `result`: `reloaded`, `refused`.
 pub const RELOADS: &str = "actor_node_reloads_total";
+/// Prompt tokens that the controller's directory expected at the worker that it chose.
+pub const PREDICTED_HITS: &str = "actor_node_predicted_hit_tokens_total";
+/// Prompt tokens that were found there.
+pub const ACTUAL_HITS: &str = "actor_node_actual_hit_tokens_total";
+/// Requests whose expected and found tokens differ by more than a page.
+pub const MISPREDICTED: &str = "actor_node_mispredicted_hits_total";
 /// What policies said about requests. Labels: `policy`, `mode`, `action`.
 pub const POLICY_DECISIONS: &str = "actor_node_policy_decisions_total";
 /// Time to an opinion. Label `policy`.
@@ -107,6 +113,9 @@ pub fn describe() {
     describe_counter!(STAND_IN_PLACEMENTS, "Requests placed by the gateway itself for want of a controller");
     describe_gauge!(BOOKED, "Requests that this node's controller has booked on workers");
     describe_gauge!(QUEUED, "Requests that wait at this node's controller for a worker with room");
+    describe_counter!(PREDICTED_HITS, "Prompt tokens expected in the chosen worker's cache");
+    describe_counter!(ACTUAL_HITS, "Prompt tokens found in the chosen worker's cache");
+    describe_counter!(MISPREDICTED, "Requests whose expected and found prompt tokens differ by more than a page");
     describe_counter!(RELOADS, "Reloads of the configuration, by result");
     describe_counter!(POLICY_DECISIONS, "What policies said about requests, by policy, mode and action");
     describe_histogram!(POLICY_SECONDS, Unit::Seconds, "Time to a policy's opinion");

@@ -79,6 +79,8 @@ pub(crate) struct SessionArgs {
     /// Nothing was asked to be generated (`max_tokens: 0`): one token is drawn, since a worker does no less, and
     /// neither shown nor counted.
     pub(crate) discard_output: bool,
+    /// Tokens of a KV page.
+    pub(crate) page_tokens: u32,
 }
 
 /// Starts a session under `supervisor`.
@@ -129,6 +131,9 @@ pub(crate) struct SessionState {
     own_choice: bool,
     /// Where the current attempt was placed, until the worker has it.
     placed: Option<Placed>,
+    /// Prompt tokens that the directory expects at the worker; none where no directory was asked.
+    predicted: Option<u32>,
+    page_tokens: u32,
 }
 
 impl Actor for SessionActor {
@@ -141,7 +146,7 @@ impl Actor for SessionActor {
         _myself: ActorRef<SessionMsg>,
         (args, track): Self::Arguments,
     ) -> Result<SessionState, ActorProcessingErr> {
-        let SessionArgs { shared, spec, text, stops, discard_output } = args;
+        let SessionArgs { shared, spec, text, stops, discard_output, page_tokens } = args;
         let choices =
             (0..spec.choices()).map(|_| Assembler::new(&text, &spec.prompt, stops.as_ref())).collect();
         let timing = Timing::new(clock::now(), spec.choices());
@@ -160,6 +165,8 @@ impl Actor for SessionActor {
             timer,
             own_choice: false,
             placed: None,
+            predicted: None,
+            page_tokens,
         })
     }
 
@@ -287,6 +294,7 @@ impl SessionState {
                 };
                 self.core.placed(now, attempt, plan, fx);
                 if self.core.worker() == Some(&placed.worker) && attempt == self.core.spec().attempt {
+                    self.predicted = placed.predicted_hits();
                     self.shared.recent.placed(placed.clone());
                     self.placed = Some(placed);
                 }
@@ -328,6 +336,16 @@ impl SessionState {
     /// Another node's controller was asked for the place.
     fn asked_elsewhere(&self) -> bool {
         matches!(self.track.update(|held| held.booked.clone()), Some(Placer::At(_)))
+    }
+
+    /// Holds what the directory promised against what the worker found, for the first attempt that produces something.
+    fn compare_hits(&self, found: u32) {
+        let Some(predicted) = self.predicted else { return };
+        metrics::counter!(crate::metrics::PREDICTED_HITS).increment(u64::from(predicted));
+        metrics::counter!(crate::metrics::ACTUAL_HITS).increment(u64::from(found));
+        if predicted.abs_diff(found) > self.page_tokens {
+            metrics::counter!(crate::metrics::MISPREDICTED).increment(1);
+        }
     }
 
     /// The worker has the request: the client may know, and the controller, which binds a session only now.
@@ -435,7 +453,10 @@ impl SessionState {
     /// Shows a token; a stop string in its text ends the choice.
     fn deliver(&mut self, event: TokenEvent, now: Time, more: &mut Vec<SessionEffect>) {
         let choice = event.seq.choice;
-        self.cached.get_or_insert(event.cached_tokens);
+        if self.cached.is_none() {
+            self.cached = Some(event.cached_tokens);
+            self.compare_hits(event.cached_tokens);
+        }
         let Some(assembler) = self.choices.get_mut(choice as usize) else { return };
         if self.discard_output {
             let finish = Some(Finish::Length);

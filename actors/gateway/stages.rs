@@ -21,6 +21,12 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
+    /// Prompt tokens that the directory expects at the worker, where there is one.
+    pub(crate) fn predicted_hits(&self) -> Option<u32> {
+        let choice = self.stages.iter().find(|stage| stage.policy.as_str() == Stage::PLACEMENT)?;
+        choice.numbers.iter().find(|(name, _)| name == "hit-tokens").map(|(_, tokens)| *tokens as u32)
+    }
+
     /// As it is shown.
     pub(crate) fn to_json(&self) -> Value {
         json!({

@@ -149,7 +149,8 @@ async fn start(shared: &Arc<Shared>, prepared: Prepared, arrived: Time) -> Resul
         let (shared, stops) = (Arc::clone(shared), stops.clone());
         let door =
             shared.door().ok_or_else(|| ApiError::unavailable("unavailable", "the gateway is restarting"))?;
-        let args = SessionArgs { shared, spec, text, stops, discard_output: budget == 0 };
+        let page_tokens = served.card.page_tokens;
+        let args = SessionArgs { shared, spec, text, stops, discard_output: budget == 0, page_tokens };
         let session = session::start(args, &door).await.map_err(|e| {
             tracing::error!(error = %e, "a session did not start");
             ApiError::unavailable("unavailable", "the gateway is restarting")
