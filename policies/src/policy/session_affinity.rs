@@ -7,7 +7,8 @@
 //! A session that is not bound goes to its first worker by rendezvous hash (Thaler and Ravishankar, 1998) that has room
 //! for it: the hash alone makes controllers that know nothing of one another agree, and moves only the sessions of a
 //! worker that comes or goes; the room, `load-factor` times the mean number of sessions, keeps chance from filling one
-//! worker (Mirrokni, Thorup and Zadimoghaddam, 2018).
+//! worker (Mirrokni, Thorup and Zadimoghaddam, 2018). Those without room are filtered out; the hash itself is a small
+//! cost, so that it gives way where another policy knows a worker that already holds much of the prompt.
 
 use std::collections::BTreeMap;
 
@@ -18,6 +19,10 @@ use crate::ensure_invariant;
 use crate::invariant::Broken;
 use crate::rng::mix64;
 use crate::time::{Span, Time};
+
+/// What it costs, in tokens, to be another worker than the first by hash: more than chance differences of load, less than
+/// a prefix that is worth having.
+const HASH_PREFERENCE: u64 = 128;
 
 /// Options of `session-affinity`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -142,19 +147,30 @@ impl SessionAffinity {
         }
     }
 
-    /// The first worker of the session's ranking that has room for it; the first of all where none has.
-    fn stranger(&self, session: &SessionId, rows: &[&CandidateRow]) -> Option<Ranked> {
-        let key = hash(session.as_str());
-        let mut ranking: Vec<(u64, &CandidateRow)> =
-            rows.iter().map(|row| (score(key, &row.worker), *row)).collect();
-        ranking.sort_unstable_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.worker.cmp(&b.1.worker)));
+    /// Where a session may go that has no worker, and where it would rather: its ranking of those that have room for it;
+    /// of all where none has.
+    fn stranger(&self, session: &SessionId, rows: &[&CandidateRow]) -> Ranking {
         let has = |row: &CandidateRow| self.sessions.get(&row.worker).copied().unwrap_or(0);
         let total: u64 = rows.iter().map(|row| has(row)).sum();
         let room = share(self.options.load_factor, total, rows.len());
         let busy = self.busy_from(rows);
         let free = |row: &CandidateRow| has(row) < room && u64::from(row.requests) < busy;
-        let rank = ranking.iter().position(|(_, row)| free(row)).unwrap_or(0);
-        ranking.get(rank).map(|(_, row)| Ranked { worker: row.worker.clone(), rank, sessions: has(row) })
+        let key = hash(session.as_str());
+        let all_full = !rows.iter().any(|row| free(row));
+        let (mut order, mut full) = (Vec::with_capacity(rows.len()), Vec::new());
+        for row in rows {
+            if all_full || free(row) {
+                order.push((score(key, &row.worker), &row.worker, has(row)));
+            } else {
+                full.push(row.worker.clone());
+            }
+        }
+        order.sort_unstable_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(b.1)));
+        let sessions = order.first().map_or(0, |(_, _, sessions)| *sessions);
+        let cost = |rank: usize| if rank == 0 { 0 } else { HASH_PREFERENCE + rank as u64 };
+        let costs =
+            order.into_iter().enumerate().map(|(rank, (_, id, _))| (id.clone(), cost(rank))).collect();
+        Ranking { costs, full, sessions }
     }
 
     /// With how many requests a worker is too busy.
@@ -164,11 +180,13 @@ impl SessionAffinity {
     }
 }
 
-/// A worker for a session.
-struct Ranked {
-    worker: WorkerId,
-    /// How many of its ranking had no room.
-    rank: usize,
+/// Workers for a session.
+struct Ranking {
+    /// Those that may have it, the one that it would rather go to first, with the cost of each.
+    costs: Vec<(WorkerId, u64)>,
+    /// Those that have enough already.
+    full: Vec<WorkerId>,
+    /// Sessions that the first one has.
     sessions: u64,
 }
 
@@ -221,29 +239,41 @@ impl ClusterPolicy for SessionAffinity {
         if let Some(row) = row
             && u64::from(row.requests) < self.busy_from(&all)
         {
-            let why = format!("the session is bound to {}", row.worker);
-            return opinion(query, "bound", why, row.worker.clone(), vec![]);
+            let heard = CandidateRow::least_loaded(&query.rows).map_or(0, |r| i64::from(r.hit_tokens));
+            return Opinion {
+                pin: Some(Pin { worker: row.worker.clone(), hard: false }),
+                saved: Some(i64::from(row.hit_tokens) - heard),
+                ..Opinion::none("bound", format!("the session is bound to {}", row.worker))
+            };
         }
         // The one that it is to leave is not the one that it moves to.
-        let others: Vec<&CandidateRow> =
-            all.iter().copied().filter(|r| bound.as_ref() != Some(&r.worker)).collect();
-        let rows = if others.is_empty() { &all } else { &others };
-        let Some(Ranked { worker, rank, sessions }) = self.stranger(session, rows) else {
+        let (others, left): (Vec<&CandidateRow>, Vec<&CandidateRow>) =
+            all.iter().partition(|r| bound.as_ref() != Some(&r.worker));
+        let Ranking { costs, mut full, sessions } =
+            self.stranger(session, if others.is_empty() { &all } else { &others });
+        let Some((first, _)) = costs.first() else {
             return Opinion::none("no-worker", "no worker is free");
         };
-        let numbers = vec![("rank", rank as f64), ("sessions", sessions as f64)];
+        if !others.is_empty() {
+            full.extend(left.iter().map(|r| r.worker.clone()));
+        }
         let (action, why) = match (&bound, row) {
             (None, _) => {
-                ("hash", format!("the session is not bound; {worker} is the first by hash with room for it"))
+                ("hash", format!("the session is not bound; {first} is the first by hash with room for it"))
             }
             (Some(former), None) => {
-                ("rebind", format!("{former} cannot take the request; the session moves to {worker}"))
+                ("rebind", format!("{former} cannot take the request; {first} is next for the session"))
             }
             (Some(former), Some(_)) => {
-                ("rebind", format!("{former} is too busy; the session moves to {worker}"))
+                ("rebind", format!("{former} is too busy; {first} is next for the session"))
             }
         };
-        opinion(query, action, why, worker, numbers)
+        Opinion {
+            numbers: vec![("full", full.len() as f64), ("sessions", sessions as f64)],
+            exclude: full,
+            costs,
+            ..Opinion::none(action, why)
+        }
     }
 
     fn tick(&mut self, now: Time, _actions: &mut Vec<PolicyAction>) {
@@ -271,26 +301,6 @@ impl ClusterPolicy for SessionAffinity {
             self.placed.len()
         );
         Ok(())
-    }
-}
-
-fn opinion(
-    query: &PolicyQuery,
-    action: &'static str,
-    why: String,
-    worker: WorkerId,
-    numbers: Vec<(&'static str, f64)>,
-) -> Opinion {
-    let hit = |row: Option<&CandidateRow>| row.map_or(0, |r| i64::from(r.hit_tokens));
-    let there = hit(query.rows.iter().find(|r| r.worker == worker));
-    let heard = hit(CandidateRow::least_loaded(&query.rows));
-    Opinion {
-        pin: Some(Pin { worker, hard: false }),
-        action,
-        why,
-        numbers,
-        saved: Some(there - heard),
-        ..Opinion::default()
     }
 }
 

@@ -24,7 +24,8 @@ fn policy() -> SessionAffinity {
     SessionAffinity::new(SessionAffinityOptions::default())
 }
 
-/// What it does about a request of `session`, and the worker that it wishes for.
+/// What it does about a request of `session`, and the worker that it wishes for: by a pin where it is bound, by filter
+/// and cost where it is not.
 fn ask(
     p: &mut SessionAffinity,
     now: Time,
@@ -32,9 +33,13 @@ fn ask(
     rows: Vec<CandidateRow>,
 ) -> (&'static str, WorkerId) {
     let opinion = p.opinion(now, &query(100, Some(session), rows));
-    let pin = opinion.pin.unwrap_or_else(|| panic!("{}", opinion.why));
-    assert!(!pin.hard && opinion.exclude.is_empty() && opinion.costs.is_empty());
-    (opinion.action, pin.worker)
+    if let Some(pin) = opinion.pin {
+        assert!(!pin.hard && opinion.exclude.is_empty() && opinion.costs.is_empty());
+        return (opinion.action, pin.worker);
+    }
+    let least = opinion.costs.iter().min_by_key(|(_, cost)| *cost).unwrap();
+    assert!(opinion.costs.iter().all(|(worker, _)| !opinion.exclude.contains(worker)));
+    (opinion.action, least.0.clone())
 }
 
 /// A request of `session` that `worker` takes and ends.
