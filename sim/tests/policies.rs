@@ -46,6 +46,24 @@ fn locality_saves_most_of_the_prefill() {
     }
 }
 
+/// What is found of prompts does not collapse when workers are busy: only the one that is too busy loses its share.
+#[test]
+fn locality_holds_under_load() {
+    for list in [&[CACHE][..], &[CACHE, SESSION]] {
+        let rate = |rate: f64, think: u64| {
+            let mut scenario = conversations(list);
+            (scenario.workload.rate, scenario.workload.think) = (rate, Dur::from_millis(think));
+            (scenario.workload.output, scenario.workload.requests) = (Lengths::Fixed(60), 200);
+            let run = simulate(&scenario).unwrap();
+            assert_eq!(run.report.finished, 200, "{list:?}: {:?}", run.report);
+            (run.report.prefix_hit_rate, imbalance(&run), run.report.ttft_ms.p90)
+        };
+        let (calm, busy) = (rate(2.0, 20_000), rate(1000.0, 400));
+        assert!(busy.0 > 0.8 * calm.0, "{list:?}: {busy:?} of {calm:?}");
+        assert!(busy.1 < 1.5, "{list:?}: {busy:?}");
+    }
+}
+
 #[test]
 fn shadow_runs_as_without() {
     let without = simulate(&conversations(&[])).unwrap();

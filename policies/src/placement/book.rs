@@ -124,7 +124,8 @@ impl Placement {
     /// The first broken invariant. Costs a pass over bookings and workers.
     ///
     /// # Errors
-    /// When the counters of a worker are not the sums of its bookings, a booking is on an unknown worker, a node has two lives, or the queue is over its limit.
+    /// When the counters of a worker are not the sums of its bookings, a booking is on an unknown worker, a node has two
+    /// lives, the queue is over its limit, a request is in two places, or a policy that lives here says so.
     pub fn check(&self) -> Result<(), Broken> {
         let mut sums: BTreeMap<&WorkerId, (u32, u64, u64)> = BTreeMap::new();
         for ((request, attempt), booking) in &self.bookings {
@@ -172,7 +173,7 @@ impl Placement {
             "placement_queued_or_asked_about_or_booked",
             "{twice:?} is in two places"
         );
-        Ok(())
+        self.policies.check()
     }
 }
 

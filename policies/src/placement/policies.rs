@@ -4,6 +4,7 @@ use config::ids::{Attempt, PolicyName, RequestId, WorkerId};
 
 use super::types::{PolicyView, PolicyWork, Ticket};
 use super::{Booking, Placement, PlacementEffect};
+use crate::invariant::Broken;
 use crate::policy::{ClusterPolicy, Opinion, PlacedAt, PolicyConfig, PolicyEvent, PolicyMode, PolicyQuery};
 use crate::time::{Span, Time};
 
@@ -79,6 +80,11 @@ impl PolicySet {
             }
         }
         opinions
+    }
+
+    /// The first broken invariant of those that live here.
+    pub(super) fn check(&self) -> Result<(), Broken> {
+        self.list.iter().filter_map(|p| p.here.as_ref()).try_for_each(|p| p.check())
     }
 
     /// A worker has to say again which pages it holds.

@@ -42,10 +42,13 @@ fn costs(costs: &[(u64, u64)]) -> Opinion {
     Opinion { costs: costs.iter().map(|(n, cost)| (id(*n, 1), *cost)).collect(), ..Opinion::none("cost", "") }
 }
 
+/// What a policy says, the weight of its costs, and whether it counts.
+type Said = (Opinion, f64, PolicyMode);
+
 const NAMES: [&str; 3] = ["first", "second", "third"];
 
 /// Four workers, of which w0 has the least to do and w3 the most, and policies that say this.
-fn said(opinions: Vec<(Opinion, f64, PolicyMode)>) -> Placement {
+fn said(opinions: Vec<Said>) -> Placement {
     let list = opinions.into_iter().zip(NAMES).map(|((opinion, weight, mode), name)| {
         let config = PolicyConfig { name: name.into(), mode, weight };
         let policy: Box<dyn ClusterPolicy> = Box::new(Says(name, opinion));
@@ -71,7 +74,7 @@ fn plan(effect: Option<PlacementEffect>) -> Plan {
 fn filters_then_pins_then_costs_then_load() {
     let prod = |opinion| (opinion, 1.0, PolicyMode::Prod);
     let nothing = || Opinion::none("nothing", "");
-    let cases: Vec<(&str, Vec<(Opinion, f64, PolicyMode)>, u64, &str)> = vec![
+    let cases: Vec<(&str, Vec<Said>, u64, &str)> = vec![
         ("nobody asked", vec![], 0, "least-loaded"),
         ("nothing said", vec![prod(nothing())], 0, "least-loaded"),
         ("a filter", vec![prod(excludes(&[0, 1]))], 2, "least-loaded"),
@@ -151,7 +154,7 @@ fn equal_costs_go_by_load_and_equal_loads_by_last_use() {
 fn every_decision_is_a_stage() {
     let opinion = Opinion { saved: Some(64), numbers: vec![("n", 2.0)], ..pins(2, false) };
     let mut p = said(vec![
-        (opinion.clone(), 1.0, PolicyMode::Shadow),
+        (opinion, 1.0, PolicyMode::Shadow),
         (excludes(&[0]), 1.0, PolicyMode::Prod),
         (excludes(&[1]), 1.0, PolicyMode::Off),
     ]);
