@@ -26,6 +26,8 @@ mod credit;
 mod engine_loss;
 // A minute of workers that come and go.
 mod churn;
+// Who holds which pages, and who is told.
+mod directory;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
