@@ -7,8 +7,8 @@ use cluster::wire::{ToController, ToGateway, ToWorker};
 use config::ids::{NodeId, RequestId};
 use config::{Choice, ControllerConfig};
 use policies::invariant;
-use policies::placement::{Placement, PlacementConfig, PlacementEffect, PolicyWork, Ticket};
-use policies::policy::{OPINION_DEADLINE, Stage};
+use policies::placement::{Placement, PlacementConfig, PlacementEffect, PolicyWork, Rejection, Ticket};
+use policies::policy::Stage;
 use policies::time::Span;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 use tracing::{debug, error, trace};
@@ -19,7 +19,6 @@ use crate::doors::{ControllerMsg, DirectoryView, Doors};
 pub mod consulted;
 
 use consulted::{Maker, Policies};
-
 
 /// Pause before a policy that does not even start is tried again.
 const RESTART_AGAIN: Duration = Duration::from_secs(5);
@@ -57,6 +56,8 @@ pub struct ControllerState {
     owners: BTreeMap<RequestId, NodeId>,
     node: NodeId,
     policies: Policies,
+    /// How long opinions are waited for.
+    opinion_deadline: Duration,
     /// A timer for opinions that are late is running.
     awaiting: bool,
 }
@@ -81,6 +82,7 @@ impl Actor for Controller {
             owners: BTreeMap::new(),
             node: args.node,
             policies: Policies::default(),
+            opinion_deadline: args.config.opinion_deadline.into(),
             awaiting: false,
         };
         state.set_policies(&myself, args.policies).await?;
@@ -110,7 +112,7 @@ impl Actor for Controller {
         }
         if state.core.consulting() > 0 && !state.awaiting {
             state.awaiting = true;
-            myself.send_after(OPINION_DEADLINE.to_duration(), || ControllerMsg::Due);
+            myself.send_after(state.opinion_deadline, || ControllerMsg::Due);
         }
         Ok(())
     }
@@ -152,12 +154,25 @@ impl ControllerState {
             ControllerMsg::WorkerDraining(worker) => self.core.worker_draining(&worker),
             ControllerMsg::WorkerLeft(worker) => self.core.worker_left(now, &worker, &mut effects),
             ControllerMsg::GatewayLeft(gateway) => {
-                let lives: BTreeSet<u64> =
-                    self.owners.iter().filter(|(_, owner)| **owner == gateway).map(|(r, _)| r.gateway).collect();
+                let lives: BTreeSet<u64> = self
+                    .owners
+                    .iter()
+                    .filter(|(_, owner)| **owner == gateway)
+                    .map(|(r, _)| r.gateway)
+                    .collect();
                 self.owners.retain(|_, owner| *owner != gateway);
                 for life in lives {
                     self.core.gateway_left(now, life, &mut effects);
                 }
+            }
+            // Another node's gateway sees workers that this one may not: it looks for itself rather than wait here.
+            ControllerMsg::Wire(ToController::Place { gateway, request })
+                if gateway != self.node && !self.core.models().contains(&request.model) =>
+            {
+                let (id, attempt) = (request.request, request.attempt);
+                let reason = Rejection::NoWorker(request.model);
+                let rejected = PlacementEffect::Rejected { request: id, attempt, reason };
+                self.doors.to_gateway(&gateway, ToGateway::Placement(rejected));
             }
             ControllerMsg::Wire(ToController::Place { gateway, request }) => {
                 self.owners.insert(request.request, gateway);
@@ -307,7 +322,7 @@ fn placement_config(config: &ControllerConfig, seed: u64, directory: bool) -> Pl
             Choice::PowerOfTwo => policies::placement::Choice::PowerOfTwo,
         },
         seed,
-        opinion_deadline: OPINION_DEADLINE,
+        opinion_deadline: Duration::from(config.opinion_deadline).into(),
         directory,
     }
 }

@@ -32,8 +32,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use crate::doors::{Doors, GatewayMsg};
 use crate::admin::Control;
+use crate::doors::{Doors, GatewayMsg};
 use crate::supervise::{TaskKind, spawn};
 
 use self::door::{Root, RootArgs};

@@ -60,7 +60,8 @@ fn run(cli: &Cli, config: Config, environment: &Environment) -> Result<ExitCode>
         return Ok(ExitCode::SUCCESS);
     }
     let metrics = telemetry::start_metrics()?;
-    let code = runtime.block_on(node::run(Arc::new(config), cli.overrides.clone(), environment.clone(), metrics))?;
+    let code =
+        runtime.block_on(node::run(Arc::new(config), cli.overrides.clone(), environment.clone(), metrics))?;
     // Whatever still blocks (a model being loaded, an engine in a long step) must not hold up the exit.
     runtime.shutdown_background();
     Ok(code)

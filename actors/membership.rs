@@ -247,7 +247,8 @@ impl MembershipState {
         let mut links: Vec<LinkId> = self.links_to(&id, incarnation);
         if links.is_empty() {
             // It has taken a new incarnation on a link that it made under the old one.
-            let former = self.core.links().into_iter().filter(|(_, of, life)| *of == id && *life < incarnation);
+            let former =
+                self.core.links().into_iter().filter(|(_, of, life)| *of == id && *life < incarnation);
             links = former.map(|(link, ..)| link).collect();
         }
         if links.is_empty() {
@@ -447,7 +448,7 @@ impl MembershipState {
         let leader = self.core.leader();
         metrics::gauge!(crate::metrics::WITHOUT_CONTROLLER).set(if leader.is_none() { 1.0 } else { 0.0 });
         let other = leader.clone().filter(|id| *id != self.core.me().id);
-        if self.doors.set_leader(other) {
+        if self.doors.set_leader(other.as_ref()) {
             match leader {
                 Some(leader) => info!(%leader, "requests are placed by"),
                 None => warn!("no controller is there; requests are placed by this node's own choice"),

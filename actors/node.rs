@@ -21,8 +21,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::doors::Doors;
 use crate::admin::Control;
+use crate::doors::Doors;
 use crate::membership::{self, Board};
 use crate::reload::Reloader;
 use crate::worker::WorkerHealth;

@@ -79,7 +79,9 @@ impl Reloader {
         let former = self.config();
         let wanted = config::load(&self.overrides, &self.environment).map_err(|e| e.to_string())?;
         let changed = changed(&former, &wanted).map_err(|e| e.to_string())?;
-        let can = |key: &String| RELOADABLE.iter().any(|known| key == known || (known.ends_with('.') && key.starts_with(known)));
+        let can = |key: &String| {
+            RELOADABLE.iter().any(|known| key == known || (known.ends_with('.') && key.starts_with(known)))
+        };
         let (applied, needs_restart): (Vec<String>, Vec<String>) = changed.into_iter().partition(can);
         // What needs a restart stays as it is, so that the effective configuration is what a reader of it sees.
         let mut next = former.as_ref().clone();

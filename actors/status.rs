@@ -30,7 +30,8 @@ pub async fn run(args: &StatusArgs, config: &Config) -> Result<()> {
         let view = tokio::time::timeout(ANSWER, fetch(at))
             .await
             .with_context(|| format!("{at} did not answer within {ANSWER:?}"))??;
-        let text = if args.json { format!("{}\n", serde_json::to_string_pretty(&view)?) } else { table(&view) };
+        let text =
+            if args.json { format!("{}\n", serde_json::to_string_pretty(&view)?) } else { table(&view) };
         let mut out = std::io::stdout();
         if args.watch && out.is_terminal() && !args.json {
             // Clear the screen, as `watch` does.
@@ -58,7 +59,8 @@ async fn fetch(at: &str) -> Result<ClusterView> {
     if status != "200" {
         bail!("{at} answered with status {status}: is it an actor-node? {hint}");
     }
-    serde_json::from_str(body).with_context(|| format!("{at} answered something else than a view of a cluster"))
+    serde_json::from_str(body)
+        .with_context(|| format!("{at} answered something else than a view of a cluster"))
 }
 
 fn table(view: &ClusterView) -> String {

@@ -450,7 +450,7 @@ fn every_key_of_the_configuration_is_read() {
                     line.match_indices(name.as_str()).any(|(at, _)| {
                         let rest = &line[at + name.len()..];
                         let method = READ_BY.iter().any(|(_, m)| name.strip_prefix('.') == Some(m));
-                        method != !rest.starts_with('(')
+                        method == rest.starts_with('(')
                             && !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
                     })
                 })

@@ -2,15 +2,13 @@
 //! nothing else. They are made from the configuration by [`makers`] alone, at the start, at a reload and after a panic.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::ids::PolicyName;
-use config::{CacheAwareConfig, Config, Mode, SessionAffinityConfig};
+use config::{Config, PoliciesConfig};
 use policies::placement::{PolicyWork, Ticket};
-use policies::policy::cache_aware::{CacheAware, CacheAwareOptions};
-use policies::policy::session_affinity::{SessionAffinity, SessionAffinityOptions};
+use policies::policy::configured::configured;
 use policies::policy::{ClusterPolicy, PolicyConfig, PolicyEvent, PolicyMode, PolicyQuery};
 use policies::time::Time;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr};
@@ -25,68 +23,30 @@ use crate::supervise::Backoff;
 const TICK: Duration = Duration::from_secs(1);
 
 /// A policy of the configuration, and how to make it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Maker {
     /// How the controller treats it.
     pub config: PolicyConfig,
-    make: Arc<dyn Fn() -> Box<dyn ClusterPolicy> + Send + Sync>,
+    name: String,
+    tables: Arc<PoliciesConfig>,
 }
 
-impl fmt::Debug for Maker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Maker").field("config", &self.config).finish_non_exhaustive()
+impl Maker {
+    fn make(&self) -> Option<Box<dyn ClusterPolicy>> {
+        configured(&self.name, &self.tables).map(|(_, policy)| policy)
     }
 }
 
 /// The policies that `cluster.cluster-policies` lists, in its order. The list and the tables were checked when the
-/// configuration was loaded.
+/// configuration was loaded; each is made by [`configured`], in the simulator too.
 #[must_use]
 pub fn makers(config: &Config) -> Vec<Maker> {
+    let tables = Arc::new(config.policy.clone());
     let maker = |name: &String| {
-        let policy = &config.policy;
-        let (mode, weight, make): (Mode, f64, Arc<dyn Fn() -> Box<dyn ClusterPolicy> + Send + Sync>) =
-            match name.as_str() {
-                CacheAware::NAME => {
-                    let options = cache_aware(&policy.cache_aware);
-                    let make = move || Box::new(CacheAware::new(options)) as Box<dyn ClusterPolicy>;
-                    (policy.cache_aware.mode, policy.cache_aware.weight, Arc::new(make))
-                }
-                SessionAffinity::NAME => {
-                    let options = session_affinity(&policy.session_affinity);
-                    let make = move || Box::new(SessionAffinity::new(options)) as Box<dyn ClusterPolicy>;
-                    (policy.session_affinity.mode, policy.session_affinity.weight, Arc::new(make))
-                }
-                _ => return None,
-            };
-        let mode = match mode {
-            Mode::Off => PolicyMode::Off,
-            Mode::Shadow => PolicyMode::Shadow,
-            Mode::Prod => PolicyMode::Prod,
-        };
-        let config = PolicyConfig { mode, weight, ..PolicyConfig::new(name.as_str().into()) };
-        Some(Maker { config, make })
+        let (config, _) = configured(name, &tables)?;
+        Some(Maker { config, name: name.clone(), tables: Arc::clone(&tables) })
     };
     config.cluster.cluster_policies.iter().filter_map(maker).collect()
-}
-
-fn cache_aware(cache_aware: &CacheAwareConfig) -> CacheAwareOptions {
-    CacheAwareOptions {
-        cache_threshold: cache_aware.cache_threshold,
-        balance_abs_threshold: cache_aware.balance_abs_threshold,
-        balance_rel_threshold: cache_aware.balance_rel_threshold,
-        overload_token_usage: cache_aware.overload_token_usage,
-        prefill_load_scale: cache_aware.prefill_load_scale,
-        decode_load_scale: cache_aware.decode_load_scale,
-    }
-}
-
-fn session_affinity(session_affinity: &SessionAffinityConfig) -> SessionAffinityOptions {
-    SessionAffinityOptions {
-        idle_timeout: Duration::from(session_affinity.idle_timeout).into(),
-        max_sessions: session_affinity.max_sessions,
-        load_factor: session_affinity.load_factor,
-        min_requests: session_affinity.min_requests,
-    }
 }
 
 /// What a policy's actor takes.
@@ -122,7 +82,8 @@ impl Actor for PolicyActor {
         (maker, controller): Self::Arguments,
     ) -> Result<PolicyState, ActorProcessingErr> {
         myself.send_interval(TICK, || PolicyMsg::Tick);
-        Ok(PolicyState { name: maker.config.name.clone(), policy: (maker.make)(), controller })
+        let policy = maker.make().ok_or("there is no such policy")?;
+        Ok(PolicyState { name: maker.config.name.clone(), policy, controller })
     }
 
     async fn handle(
@@ -183,7 +144,12 @@ impl Policies {
         let mut list = Vec::new();
         for maker in makers.into_iter().filter(|m| m.config.mode != PolicyMode::Off) {
             let actor = spawn(&maker, controller).await?;
-            list.push(Child { maker, actor: Some(actor), open: BTreeMap::new(), backoff: Backoff::default() });
+            list.push(Child {
+                maker,
+                actor: Some(actor),
+                open: BTreeMap::new(),
+                backoff: Backoff::default(),
+            });
         }
         for former in std::mem::replace(&mut self.list, list) {
             if let Some(actor) = former.actor {
@@ -261,12 +227,8 @@ impl Policies {
     }
 }
 
-async fn spawn(
-    maker: &Maker,
-    controller: &ActorRef<ControllerMsg>,
-) -> Result<ActorRef<PolicyMsg>, SpawnErr> {
+async fn spawn(maker: &Maker, controller: &ActorRef<ControllerMsg>) -> Result<ActorRef<PolicyMsg>, SpawnErr> {
     let supervisor: ActorCell = controller.get_cell();
     let args = (maker.clone(), controller.clone());
     Ok(Actor::spawn_linked(None, PolicyActor, args, supervisor).await?.0)
 }
-

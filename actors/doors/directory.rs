@@ -128,8 +128,12 @@ impl Doors {
 
     /// Names the other node whose controller leads; none when this node's own does, or stands in. Gives back whether
     /// that is news.
-    pub fn set_leader(&self, leader: Option<NodeId>) -> bool {
-        self.write(|known| std::mem::replace(&mut known.leader, leader.clone()) != leader)
+    pub fn set_leader(&self, leader: Option<&NodeId>) -> bool {
+        self.write(|known| {
+            let news = known.leader.as_ref() != leader;
+            known.leader = leader.cloned();
+            news
+        })
     }
 
     /// Keeps a model's card for the other roles of this process.

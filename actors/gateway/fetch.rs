@@ -1,6 +1,7 @@
 //! Models of workers in other processes: their descriptors are fetched once, in parts, from a worker that offers them.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use cluster::wire::ToWorker;
@@ -38,12 +39,11 @@ impl Fetches {
             let descriptor = model.descriptor;
             if let Some(card) = doors.card(&descriptor) {
                 known.insert(descriptor, card);
-            } else if !self.open.contains_key(&descriptor) {
+            } else if let Entry::Vacant(place) = self.open.entry(descriptor) {
                 debug!(model = %model.name, %worker, bytes = model.bytes, "asking for a model's descriptor");
                 let ask = ToWorker::DescribeModel { gateway: node.clone(), descriptor };
                 if doors.to_worker(worker, ask) {
-                    let fetch = Fetch { from: worker.clone(), parts: BTreeMap::new() };
-                    self.open.insert(descriptor, fetch);
+                    place.insert(Fetch { from: worker.clone(), parts: BTreeMap::new() });
                 }
             }
         }

@@ -23,8 +23,8 @@ pub(crate) mod params;
 pub(crate) mod reply;
 pub(crate) mod text;
 
-use engine::text::{ChatEnd, ChatMessage};
 use config::ids::SessionId;
+use engine::text::{ChatEnd, ChatMessage};
 use policies::request::{Props, Sampling, Token};
 
 /// A validated request, as far as that is possible without the model.

@@ -110,7 +110,8 @@ impl Sessions {
 
     /// Sends to all sessions.
     pub(crate) fn broadcast(&self, message: impl Fn() -> SessionMsg) {
-        let actors: Vec<_> = self.with(|live| live.sessions.values().map(|(actor, _)| actor.clone()).collect());
+        let actors: Vec<_> =
+            self.with(|live| live.sessions.values().map(|(actor, _)| actor.clone()).collect());
         for actor in actors {
             // Ended between look-up and send.
             let _ = actor.cast(message());

@@ -66,7 +66,12 @@ impl Chunker {
     ///
     /// # Errors
     /// When it failed: the whole request then has.
-    pub(crate) fn take(&mut self, prompt: usize, sent: SessionOut, out: &mut Vec<u8>) -> Result<(), ApiError> {
+    pub(crate) fn take(
+        &mut self,
+        prompt: usize,
+        sent: SessionOut,
+        out: &mut Vec<u8>,
+    ) -> Result<(), ApiError> {
         match sent {
             SessionOut::Accepted(placed) => self.reply.placements.push(placed),
             SessionOut::Prompt { tokens, .. } => self.prompts[prompt].extend(tokens),
@@ -101,7 +106,7 @@ impl Chunker {
             let mut content = Vec::from(&br#"{"content":"#[..]);
             push_json(&mut content, &delta.text);
             content.push(b'}');
-            self.chat_chunk(out, index, &content, logprobs, None);
+            self.chat_chunk(out, index, &content, logprobs.as_ref(), None);
         }
         if let Some(finish) = delta.finish {
             self.chat_chunk(out, index, b"{}", None, Some(finish_reason(finish)));
@@ -114,7 +119,7 @@ impl Chunker {
         out: &mut Vec<u8>,
         index: usize,
         delta: &[u8],
-        logprobs: Option<Value>,
+        logprobs: Option<&Value>,
         reason: Option<&str>,
     ) {
         self.begin(out, index, br#","delta":"#);
@@ -141,7 +146,7 @@ impl Chunker {
         } else {
             push_json(out, &delta.text);
         }
-        self.end(out, logprobs, delta.finish.map(finish_reason));
+        self.end(out, logprobs.as_ref(), delta.finish.map(finish_reason));
     }
 
     /// The chunk up to the choice's content, which `field` names.
@@ -153,7 +158,7 @@ impl Chunker {
     }
 
     /// What follows the choice's content.
-    fn end(&self, out: &mut Vec<u8>, logprobs: Option<Value>, reason: Option<&str>) {
+    fn end(&self, out: &mut Vec<u8>, logprobs: Option<&Value>, reason: Option<&str>) {
         out.extend_from_slice(br#","logprobs":"#);
         push_json(out, &logprobs);
         out.extend_from_slice(br#","finish_reason":"#);

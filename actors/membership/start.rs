@@ -41,7 +41,15 @@ pub async fn prepare(config: &Config, secrets: &ClusterSecrets) -> Result<Option
         return Ok(None);
     }
     let listener = Listener::bind(cluster.listen_address()).await.context("cluster.listen")?;
-    let loopback = listener.local_addr().ip().is_loopback();
+    let ip = listener.local_addr().ip();
+    if ip.is_unspecified() && cluster.advertise.is_none() {
+        bail!(
+            "cluster.listen = \"{}\" listens on every address and says none that others could dial; name one with \
+             --advertise HOST:0 (port 0 stands for the one listened on)",
+            cluster.listen_address()
+        );
+    }
+    let loopback = ip.is_loopback();
     let (cookie, source) = Cookie::load(
         cluster.cookie_file.as_deref(),
         secrets.cookie.as_deref(),

@@ -250,7 +250,8 @@ impl NodeState {
                 // What was reloaded counts after a restart of the controller too.
                 let now = args.control.reloader.as_ref().map_or_else(|| args.config.clone(), |r| r.config());
                 let policies = if stand_in { Vec::new() } else { makers(&now) };
-                let args = ControllerArgs { node, doors: args.doors.clone(), config, seed, stand_in, policies };
+                let args =
+                    ControllerArgs { node, doors: args.doors.clone(), config, seed, stand_in, policies };
                 let cell = Actor::spawn_linked(None, Controller, args, supervisor).await?.0.get_cell();
                 self.args.doors.to_membership(MembershipMsg::Reintroduce);
                 cell
@@ -262,7 +263,13 @@ impl NodeState {
                     incarnation: next_incarnation(),
                     doors: args.doors.clone(),
                     http: args.config.http.clone(),
-                    gateway: args.control.reloader.as_ref().map_or_else(|| args.config.clone(), |r| r.config()).gateway.clone(),
+                    gateway: args
+                        .control
+                        .reloader
+                        .as_ref()
+                        .map_or_else(|| args.config.clone(), |r| r.config())
+                        .gateway
+                        .clone(),
                     listener: TcpListener::from_std(args.listener.try_clone()?)?,
                     metrics: Arc::new(move || figures.render()),
                     trouble: self.trouble(),

@@ -284,8 +284,12 @@ impl Outbox {
     /// A gateway is gone: gives back what it had here.
     pub fn forget_gateway(&mut self, gateway: &NodeId) -> Vec<(RequestId, Attempt)> {
         let theirs = |owned: &(Attempt, NodeId)| owned.1 == *gateway;
-        let gone: Vec<_> =
-            self.owners.iter().filter(|(_, owned)| theirs(owned)).map(|(request, owned)| (*request, owned.0)).collect();
+        let gone: Vec<_> = self
+            .owners
+            .iter()
+            .filter(|(_, owned)| theirs(owned))
+            .map(|(request, owned)| (*request, owned.0))
+            .collect();
         self.owners.retain(|_, owned| !theirs(owned));
         gone
     }

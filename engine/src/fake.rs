@@ -114,8 +114,10 @@ impl Engine for FakeEngine {
         let started = Instant::now();
         self.steps += 1;
         assert!(self.steps != self.faults.panic_at, "engine.fake.panic-at-step is {}", self.steps);
-        while self.steps == self.faults.stall_at {
-            std::thread::park();
+        if self.steps == self.faults.stall_at {
+            loop {
+                std::thread::park();
+            }
         }
         let mut outcome = self.pages.step(plan).map_err(EngineError::Step)?;
         wait_until(started + self.cost.plan(plan).to_duration());

@@ -105,7 +105,8 @@ pub(super) fn common(
 /// The conversation: `x-session-id` or what other routers call it, else `session_id`, else `user`. What cannot be a name
 /// (empty, or too long) is none rather than an error: it is a hint.
 fn session(body: &mut Body, headers: &HeaderMap) -> Result<Option<SessionId>, ApiError> {
-    let named = SESSION_HEADERS.iter().filter_map(|name| headers.get(*name)?.to_str().ok().map(str::to_owned));
+    let named =
+        SESSION_HEADERS.iter().filter_map(|name| headers.get(*name)?.to_str().ok().map(str::to_owned));
     let said = text(body, "session_id")?;
     let user = text(body, "user")?;
     let mut all = named.chain(said).chain(user);

@@ -18,10 +18,10 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::doors::{ControllerMsg, Doors, GatewayMsg, WorkerMsg};
 use crate::admin::Control;
-use crate::membership::Board;
+use crate::doors::{ControllerMsg, Doors, GatewayMsg, WorkerMsg};
 use crate::gateway::{Gateway, GatewayArgs};
+use crate::membership::Board;
 
 /// The end token of the test model; its other tokens are the 256 bytes and a begin token.
 pub(crate) const END: Token = 256;
@@ -195,7 +195,9 @@ impl Actor for WorkerStub {
         match message {
             WorkerMsg::Wire(ToWorker::Submit { spec, .. }) => submit(world, &spec),
             WorkerMsg::Wire(ToWorker::Cancel { .. }) => world.note(Seen::Cancelled),
-            WorkerMsg::Wire(ToWorker::CancelChoice { choice, .. }) => world.note(Seen::ChoiceCancelled(choice)),
+            WorkerMsg::Wire(ToWorker::CancelChoice { choice, .. }) => {
+                world.note(Seen::ChoiceCancelled(choice))
+            }
             _ => {}
         }
         Ok(())
