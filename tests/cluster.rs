@@ -103,7 +103,7 @@ impl Traffic {
                     let mut answers = 0;
                     while !stop.load(Ordering::Relaxed) {
                         let streamed = crate::harness::http::join(&client.stream(COMPLETIONS, &request));
-                        assert_eq!(streamed.choices, std::slice::from_ref(expected));
+                        assert_eq!(streamed.choices, std::slice::from_ref(&expected));
                         answers += 1;
                     }
                     answers
