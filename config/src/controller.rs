@@ -16,6 +16,8 @@ pub struct ControllerConfig {
     pub queue_timeout: Dur,
     /// `least-loaded` (default) or `power-of-two`.
     pub choice: Choice,
+    /// How long a request waits for the opinions of policies; it goes on without those that are late. Default `20ms`.
+    pub opinion_deadline: Dur,
 }
 
 /// How a worker is chosen among those that could serve a request.
@@ -32,7 +34,12 @@ pub enum Choice {
 
 impl Default for ControllerConfig {
     fn default() -> Self {
-        Self { queue_limit: 1024, queue_timeout: Dur::from_secs(30), choice: Choice::LeastLoaded }
+        Self {
+            queue_limit: 1024,
+            queue_timeout: Dur::from_secs(30),
+            choice: Choice::LeastLoaded,
+            opinion_deadline: Dur::from_millis(20),
+        }
     }
 }
 
@@ -43,6 +50,12 @@ impl ControllerConfig {
             !self.queue_timeout.is_zero(),
             "controller.queue-timeout",
             self.queue_timeout,
+            "use more than 0s",
+        )?;
+        check(
+            !self.opinion_deadline.is_zero(),
+            "controller.opinion-deadline",
+            self.opinion_deadline,
             "use more than 0s",
         )
     }

@@ -16,7 +16,7 @@ const MAX_PROP_BYTES: usize = 256;
 const MAX_STOP_BYTES: usize = 1024;
 /// Headers that name a conversation, ours first, then Dynamo's and SGLang's.
 const SESSION_HEADERS: [&str; 3] = ["x-session-id", "x-dynamo-session-id", "x-smg-routing-key"];
-/// Bytes of a conversation's name.
+/// Bytes of a conversation's name that are kept as they are.
 const MAX_SESSION_BYTES: usize = 256;
 /// Headers that begin with this are hints.
 const PROP_HEADER: &str = "x-prop-";
@@ -103,14 +103,19 @@ pub(super) fn common(
 }
 
 /// The conversation: `x-session-id` or what other routers call it, else `session_id`, else `user`. What cannot be a name
-/// (empty, or too long) is none rather than an error: it is a hint.
+/// (empty, or not plain text) is none rather than an error: it is a hint. A long one is known by its hash, so that the
+/// sessions that are remembered have a bounded size.
 fn session(body: &mut Body, headers: &HeaderMap) -> Result<Option<SessionId>, ApiError> {
     let named =
         SESSION_HEADERS.iter().filter_map(|name| headers.get(*name)?.to_str().ok().map(str::to_owned));
     let said = text(body, "session_id")?;
     let user = text(body, "user")?;
     let mut all = named.chain(said).chain(user);
-    Ok(all.find(|name| (1..=MAX_SESSION_BYTES).contains(&name.trim().len())).map(|name| name.trim().into()))
+    let name = all.find(|name| !name.trim().is_empty());
+    Ok(name.map(|name| match name.trim() {
+        short if short.len() <= MAX_SESSION_BYTES => short.into(),
+        long => blake3::hash(long.as_bytes()).to_hex().as_str().into(),
+    }))
 }
 
 /// Refuses what is left: a field that nobody took is not known.
