@@ -18,6 +18,8 @@ mod api;
 mod lifecycle;
 // Several processes as one cluster: joining, losses, refusals.
 mod cluster;
+// Routing by policy: who gets which request and why, and how that is changed.
+mod routing;
 // The real model through the HTTP API: reference texts, equality under pressure, both engines.
 mod model;
 // The official Python client against a started node.
