@@ -75,11 +75,16 @@ impl Routed {
 
     /// Names of the workers that `c1` places on.
     fn workers(&self) -> Vec<String> {
-        self.rows().iter().map(|row| name_of(row)).collect()
+        self.rows().iter().map(name_of).collect()
     }
 
+    /// The workers as `c1` places by.
     fn rows(&self) -> Vec<Value> {
-        let answer = self["c1"].client().get("/v1/workers").unwrap().json();
+        self.rows_at("c1")
+    }
+
+    fn rows_at(&self, controller: &str) -> Vec<Value> {
+        let answer = self[controller].client().get("/v1/workers").unwrap().json();
         answer["data"].as_array().unwrap_or_else(|| panic!("workers in {answer}")).clone()
     }
 
@@ -90,9 +95,14 @@ impl Routed {
 
     /// As [`Routed::settle`], while these workers have so many requests.
     fn settle_with(&self, busy: &[(&str, u64)]) {
+        self.settle_at("c1", busy);
+    }
+
+    /// As [`Routed::settle_with`], of another controller.
+    fn settle_at(&self, controller: &str, busy: &[(&str, u64)]) {
         wait_for("the controller to know its workers", || {
-            let holds = self.directory();
-            for row in self.rows() {
+            let holds = self.directory_at(controller);
+            for row in self.rows_at(controller) {
                 let name = name_of(&row);
                 let requests = busy.iter().find(|(of, _)| *of == name).map_or(0, |(_, n)| *n);
                 let known = row["booked"] == requests && row["foreign"] == 0 && row["running"] == requests;
@@ -110,9 +120,13 @@ impl Routed {
         });
     }
 
-    /// Rows of the controller's directory.
+    /// Rows of the directory of `c1`.
     fn directory(&self) -> Vec<Value> {
-        let answer = self["c1"].client().get("/v1/directory").unwrap().json();
+        self.directory_at("c1")
+    }
+
+    fn directory_at(&self, controller: &str) -> Vec<Value> {
+        let answer = self[controller].client().get("/v1/directory").unwrap().json();
         answer["workers"].as_array().unwrap_or_else(|| panic!("workers in {answer}")).clone()
     }
 

@@ -35,6 +35,11 @@ impl Maker {
     fn make(&self) -> Option<Box<dyn ClusterPolicy>> {
         configured(&self.name, &self.tables).map(|(_, policy)| policy)
     }
+
+    /// What a policy is when it is made: its options, for it knows nothing yet.
+    fn makes(&self) -> String {
+        format!("{:?}", self.make())
+    }
 }
 
 /// The policies that `cluster.cluster-policies` lists, in its order. The list and the tables were checked when the
@@ -131,8 +136,16 @@ struct Child {
     backoff: Backoff,
 }
 
+impl Child {
+    /// Its actor runs, and is what `maker` would make.
+    fn goes_on_as(&self, maker: &Maker) -> bool {
+        self.actor.is_some() && self.maker.name == maker.name && self.maker.makes() == maker.makes()
+    }
+}
+
 impl Policies {
-    /// Starts the actors of `makers` in place of those before.
+    /// Starts the actors of `makers` in place of those before. One that would be made alike goes on, with all that it
+    /// knows: its mode, its weight and its place in the list are not its own.
     ///
     /// # Errors
     /// One does not start; then those before go on.
@@ -141,20 +154,31 @@ impl Policies {
         makers: Vec<Maker>,
         controller: &ActorRef<ControllerMsg>,
     ) -> Result<(), SpawnErr> {
-        let mut list = Vec::new();
-        for maker in makers.into_iter().filter(|m| m.config.mode != PolicyMode::Off) {
-            let actor = spawn(&maker, controller).await?;
-            list.push(Child {
-                maker,
-                actor: Some(actor),
-                open: BTreeMap::new(),
-                backoff: Backoff::default(),
+        let on: Vec<Maker> = makers.into_iter().filter(|m| m.config.mode != PolicyMode::Off).collect();
+        let mut started = Vec::with_capacity(on.len());
+        for maker in &on {
+            if self.list.iter().any(|child| child.goes_on_as(maker)) {
+                started.push(None);
+                continue;
+            }
+            match spawn(maker, controller).await {
+                Ok(actor) => started.push(Some(actor)),
+                Err(error) => {
+                    started.into_iter().flatten().for_each(|actor| actor.stop(None));
+                    return Err(error);
+                }
+            }
+        }
+        let mut former = std::mem::take(&mut self.list);
+        for (maker, actor) in on.into_iter().zip(started) {
+            let kept = former.iter().position(|child| child.goes_on_as(&maker));
+            self.list.push(match kept {
+                Some(at) if actor.is_none() => Child { maker, ..former.swap_remove(at) },
+                _ => Child { maker, actor, open: BTreeMap::new(), backoff: Backoff::default() },
             });
         }
-        for former in std::mem::replace(&mut self.list, list) {
-            if let Some(actor) = former.actor {
-                actor.stop(Some("replaced by a reload".to_owned()));
-            }
+        for actor in former.into_iter().filter_map(|child| child.actor) {
+            actor.stop(Some("replaced by a reload".to_owned()));
         }
         Ok(())
     }

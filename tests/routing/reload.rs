@@ -317,3 +317,38 @@ fn b89_background_work_survives_reloads() {
     // The tick of the controller sets this one.
     filed.cluster["c1"].wait_for_figure("actor_node_controller_booked", 0.0);
 }
+
+/// A policy whose own options stay keeps what it knows; one with others starts afresh.
+#[test]
+fn bindings_outlive_reloads_of_other_things() {
+    let filed = Filed::start(&["w1", "w2", "w3"], &[]);
+    let client = filed.cluster["g1"].client();
+    let turn = |i: usize| {
+        let session = format!("kept {i}");
+        ask_with(&client, COMPLETIONS, &[("x-session-id", &session)], &completion(&text(&session, 40), 2))
+    };
+    let homes: Vec<String> = (0..6).map(|i| turn(i).worker).collect();
+    for (file, action) in [
+        ("[policy.cache-aware]\nweight = 2\ncache-threshold = 0.5\n", "bound"),
+        ("[cluster]\ncluster-policies = [\"session-affinity\", \"cache-aware\"]\n", "bound"),
+        ("[policy.session-affinity]\nmode = \"shadow\"\n", "would_bound"),
+        ("[policy.session-affinity]\nweight = 3\n", "bound"),
+        ("[cluster]\ncluster-policies = [\"session-affinity\"]\n", "bound"),
+        ("[policy.session-affinity]\nidle-timeout = \"9m\"\n", "hash"),
+        ("[policy.session-affinity]\nmode = \"off\"\nidle-timeout = \"9m\"\n", ""),
+        ("[policy.session-affinity]\nidle-timeout = \"9m\"\n", "hash"),
+    ] {
+        filed.write("c1", file);
+        let (status, report) = filed.post("c1");
+        assert_eq!(status, 200, "{report}");
+        for (i, home) in homes.iter().enumerate() {
+            let served = turn(i);
+            if action.is_empty() {
+                continue;
+            }
+            assert_eq!(served.action("session-affinity"), action, "{file}");
+            assert!(action != "bound" || served.worker == *home, "{file}: {served:?}");
+        }
+        filed.cluster.settle();
+    }
+}

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{COMPLETIONS, Routed, Served, ask, ask_with, completion, counts, text, with};
 use crate::harness::http::{Client, Raw, join};
+use crate::harness::wait_for;
 
 /// A conversation under way.
 struct Talk {
@@ -150,7 +151,7 @@ fn b40_a_full_worker_gets_no_session() {
             Raw::post(&base, COMPLETIONS, &with(&long, json!({"stream": true})))
         })
         .collect();
-    crate::harness::wait_for("w1 to be full", || (cluster.rows()[0]["booked"] == 2).then_some(()));
+    wait_for("w1 to be full", || (cluster.rows()[0]["booked"] == 2).then_some(()));
     cluster.worker("w2");
     cluster.until_whole();
     let client = cluster["g1"].client();
@@ -169,5 +170,31 @@ fn b40_a_full_worker_gets_no_session() {
     for talk in &mut talks {
         let served = talk.turn(&client);
         assert_eq!((served.worker.as_str(), served.action("session-affinity")), ("w2", "bound"));
+    }
+}
+
+/// The bindings are the controller's, and its successor has none; but it knows who holds which pages, and a conversation
+/// of any length goes on where those are.
+#[test]
+fn conversations_stay_where_their_pages_are_when_the_controller_is_lost() {
+    let mut cluster = Routed::of(&["c1", "c2", "g1", "w1", "w2", "w3"], &[]);
+    let client = cluster["g1"].client();
+    let mut talks: Vec<Talk> = (0..6).map(|i| Talk::new(&format!("long talk {i}"))).collect();
+    talks.iter_mut().for_each(|talk| talk.prompt += &text(&talk.id, 400));
+    let homes: Vec<String> = talks.iter_mut().map(|talk| talk.turn(&client).worker).collect();
+    cluster.settle();
+    let (life, killed) = (cluster.incarnation("c1"), std::time::Instant::now());
+    cluster["c1"].kill();
+    cluster.until_lost(&["c2", "g1"], "c1", life, killed);
+    cluster.until_whole();
+    wait_for("g1 to follow c2", || (cluster.view("g1")["leader"] == "c2").then_some(()));
+    cluster.settle_at("c2", &[]);
+    for turn in 0..2 {
+        for (talk, home) in talks.iter_mut().zip(&homes) {
+            let served = talk.turn(&client);
+            assert_eq!((&served.worker, served.action("session-affinity")), (home, ["hash", "bound"][turn]));
+            assert!(served.cached() > 400, "{}", served.body["usage"]);
+            cluster.settle_at("c2", &[]);
+        }
     }
 }

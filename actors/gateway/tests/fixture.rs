@@ -196,7 +196,7 @@ impl Actor for WorkerStub {
             WorkerMsg::Wire(ToWorker::Submit { spec, .. }) => submit(world, &spec),
             WorkerMsg::Wire(ToWorker::Cancel { .. }) => world.note(Seen::Cancelled),
             WorkerMsg::Wire(ToWorker::CancelChoice { choice, .. }) => {
-                world.note(Seen::ChoiceCancelled(choice))
+                world.note(Seen::ChoiceCancelled(choice));
             }
             _ => {}
         }
