@@ -115,10 +115,7 @@ pub fn describe() {
     describe_gauge!(QUEUED, "Requests that wait at this node's controller for a worker with room");
     describe_counter!(PREDICTED_HITS, "Prompt tokens expected in the chosen worker's cache");
     describe_counter!(ACTUAL_HITS, "Prompt tokens found in the chosen worker's cache");
-    describe_counter!(
-        MISPREDICTED,
-        "Requests whose expected and found prompt tokens differ by more than a page"
-    );
+    describe_counter!(MISPREDICTED, "Requests whose expected and found hits differ by more than a page");
     describe_counter!(RELOADS, "Reloads of the configuration, by result");
     describe_counter!(POLICY_DECISIONS, "What policies said about requests, by policy, mode and action");
     describe_histogram!(POLICY_SECONDS, Unit::Seconds, "Time to a policy's opinion");

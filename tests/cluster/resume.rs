@@ -6,7 +6,8 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::streams::{
-    COMPLETIONS, Kind, REQUESTS, Stream, assert_idle, completion, kinds, open_at, reference, with,
+    COMPLETIONS, Kind, LEAST_LOADED, REQUESTS, Stream, assert_idle, completion, kinds, open_at, reference,
+    with,
 };
 use crate::harness::cluster::Cluster;
 use crate::harness::wait_for;
@@ -14,8 +15,12 @@ use crate::harness::wait_for;
 const TOKENS: u32 = 60;
 
 /// Slow enough that a loss comes in the middle: a token in 20 ms, a prompt in some 100 ms.
-const PACE: [(&str, &str); 2] =
-    [("ENGINE__FAKE__STEP_OVERHEAD", "20ms"), ("ENGINE__FAKE__PREFILL_PER_TOKEN", "3ms")];
+const PACE: [(&str, &str); 3] = [
+    ("ENGINE__FAKE__STEP_OVERHEAD", "20ms"),
+    ("ENGINE__FAKE__PREFILL_PER_TOKEN", "3ms"),
+    // Streams of one prompt have to be had at both workers.
+    LEAST_LOADED,
+];
 
 const LOST_NODES: &str = "actor_node_cluster_lost_nodes_total";
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::streams::{
-    BOOKED, CHAT, COMPLETIONS, Stream, assert_idle, completion, joined, kinds, open_at, reference, with,
+    BOOKED, CHAT, COMPLETIONS, LEAST_LOADED, Stream, assert_idle, completion, joined, kinds, open_at,
+    reference, with,
 };
 use crate::harness::cluster::Cluster;
 use crate::harness::node::{Node, PAGES_USED, RUNNING, SESSIONS};
@@ -73,7 +74,7 @@ fn a_model_picks_its_worker() {
 fn b61_the_real_model_across_processes() {
     crate::harness::model::default_file();
     let model = ["--kv-pages", "256", "--max-context", "1024", "--threads", "1"];
-    let mut cluster = Cluster::new(&[]);
+    let mut cluster = Cluster::new(&[LEAST_LOADED]);
     cluster.controller("c1");
     cluster.gateway("g1");
     for name in ["w1", "w2"] {

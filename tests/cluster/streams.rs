@@ -158,6 +158,9 @@ fn parsed(line: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|e| panic!("{e} in {line}"))
 }
 
+/// No policies: a prompt that was seen before goes to whoever has least to do.
+pub(super) const LEAST_LOADED: (&str, &str) = ("CLUSTER__CLUSTER_POLICIES", "");
+
 /// Opens streams of `request` until `worker` serves one: that one comes last.
 pub(super) fn open_at(base: &str, path: &str, body: &Value, worker: &str) -> Vec<Stream> {
     let mut all = Vec::new();

@@ -112,7 +112,7 @@ async fn generate(shared: Arc<Shared>, request: Request, validate: Validate) -> 
 /// Starts one session a prompt.
 async fn start(shared: &Arc<Shared>, prepared: Prepared, arrived: Time) -> Result<(Reply, Merged), ApiError> {
     let Prepared { generation, served, prompts, budgets } = prepared;
-    let said = generation.session.clone();
+    let (said, limits) = (generation.session.clone(), shared.limits());
     let deadline = deadline(shared, &generation, arrived);
     let stops = (!generation.stop.is_empty()).then(|| Arc::new(StopSet::new(&generation.stop)));
     let end_tokens: Arc<[u32]> = served.text.end_ids().into();
@@ -142,7 +142,7 @@ async fn start(shared: &Arc<Shared>, prepared: Prepared, arrived: Time) -> Resul
             prompt_logprobs: output.echo && output.logprobs,
             props: Arc::clone(&props),
             session: said.clone(),
-            credit: shared.limits().stream_credit,
+            credit: limits.stream_credit,
             deadline,
         };
         let text = Arc::clone(&served.text);

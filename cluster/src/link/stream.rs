@@ -74,7 +74,10 @@ impl ClusterBidiStream for Numbered {
         let (inner, outer) = tokio::io::split(self.stream);
         (
             // ractor reads a frame's length and its body each for itself.
-            Box::new(Half { inner: BufReader::with_capacity(READ_BYTES, inner), switch: self.switch.clone() }),
+            Box::new(Half {
+                inner: BufReader::with_capacity(READ_BYTES, inner),
+                switch: self.switch.clone(),
+            }),
             Box::new(Half { inner: outer, switch: self.switch }),
         )
     }

@@ -91,7 +91,10 @@ impl Placement {
             false => kept.contains(&&pin.worker),
         });
         let mut rng = self.rng.clone();
-        let costs = said.map(|c| costs(c, &kept, &opinions)).unwrap_or_default();
+        let mut costs = said.map(|c| costs(c, &kept, &opinions)).unwrap_or_default();
+        if let Some(said) = said {
+            self.bring_up_to_date(said, &kept, &opinions, &mut costs);
+        }
         let (worker, why): (WorkerId, &'static str) = match (&heard[..], pinned) {
             ([one], _) => ((*one).clone(), if only { "only-worker" } else { "only-free-worker" }),
             (_, Some(pin)) => (pin.worker.clone(), "pinned"),
@@ -128,6 +131,23 @@ impl Placement {
             took: said.map_or(Span::ZERO, |c| now.since(c.since)),
         });
         Chosen { worker, why, stages, hit_tokens }
+    }
+
+    /// Adds what has come to each worker since the policies were shown it: requests that arrive together are asked about
+    /// together, and would otherwise all take the same worker for the cheapest.
+    fn bring_up_to_date(
+        &self,
+        said: &Consultation,
+        ids: &[&WorkerId],
+        opinions: &[(&Opinion, f64)],
+        costs: &mut [f64],
+    ) {
+        let weight: f64 =
+            opinions.iter().filter(|(o, _)| !o.costs.is_empty()).map(|(_, weight)| weight).sum();
+        for (cost, id) in costs.iter_mut().zip(ids) {
+            let (Some(at), Some(row)) = (said.row(id), self.workers.get(*id)) else { continue };
+            *cost += weight * (row.work() as f64 - said.query.rows[at].work_tokens as f64);
+        }
     }
 
     /// The one with the lowest cost, of those the one with the least work, of those the one that was chosen longest ago;

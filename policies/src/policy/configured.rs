@@ -15,26 +15,26 @@ use super::{ClusterPolicy, PolicyConfig, PolicyMode};
 pub fn configured(name: &str, options: &PoliciesConfig) -> Option<(PolicyConfig, Box<dyn ClusterPolicy>)> {
     let (mode, weight, policy): (Mode, f64, Box<dyn ClusterPolicy>) = match name {
         CacheAware::NAME => {
-            let c = &options.cache_aware;
+            let cache_aware = &options.cache_aware;
             let options = CacheAwareOptions {
-                cache_threshold: c.cache_threshold,
-                balance_abs_threshold: c.balance_abs_threshold,
-                balance_rel_threshold: c.balance_rel_threshold,
-                overload_token_usage: c.overload_token_usage,
-                prefill_load_scale: c.prefill_load_scale,
-                decode_load_scale: c.decode_load_scale,
+                cache_threshold: cache_aware.cache_threshold,
+                balance_abs_threshold: cache_aware.balance_abs_threshold,
+                balance_rel_threshold: cache_aware.balance_rel_threshold,
+                overload_token_usage: cache_aware.overload_token_usage,
+                prefill_load_scale: cache_aware.prefill_load_scale,
+                decode_load_scale: cache_aware.decode_load_scale,
             };
-            (c.mode, c.weight, Box::new(CacheAware::new(options)))
+            (cache_aware.mode, cache_aware.weight, Box::new(CacheAware::new(options)))
         }
         SessionAffinity::NAME => {
-            let c = &options.session_affinity;
+            let session_affinity = &options.session_affinity;
             let options = SessionAffinityOptions {
-                idle_timeout: Duration::from(c.idle_timeout).into(),
-                max_sessions: c.max_sessions,
-                load_factor: c.load_factor,
-                min_requests: c.min_requests,
+                idle_timeout: Duration::from(session_affinity.idle_timeout).into(),
+                max_sessions: session_affinity.max_sessions,
+                load_factor: session_affinity.load_factor,
+                min_requests: session_affinity.min_requests,
             };
-            (c.mode, c.weight, Box::new(SessionAffinity::new(options)))
+            (session_affinity.mode, session_affinity.weight, Box::new(SessionAffinity::new(options)))
         }
         _ => return None,
     };

@@ -473,3 +473,25 @@ fn prompt_tokens_wait_until_the_worker_has_taken_them() {
     p.worker_load(T, &id(0, 1), load, &mut Vec::new());
     assert_eq!(waiting(&mut p, 4), 240);
 }
+
+/// B31 with policies: requests that arrive together are asked about together, all shown the same idle workers; what was
+/// booked since counts all the same, so they do not all take the one that looked cheapest.
+#[test]
+fn a_burst_that_is_asked_about_together_is_split() {
+    let mut p = elsewhere(2, 64);
+    let mut tickets = Vec::new();
+    for n in 1..=30 {
+        assert_eq!(place(&mut p, ask(n)), None);
+        tickets.push(ticket(&mut p).0);
+    }
+    let mut count = [0_u32; 2];
+    for t in tickets {
+        // Worker 0 looks a little cheaper to whoever looks.
+        let said = costs(&[(0, 100), (1, 103)]);
+        assert!(answer(&mut p, T, t, "first", said).is_empty());
+        let placed = plan(answer(&mut p, T, t, "second", Opinion::none("nothing", "")).pop());
+        count[usize::from(placed.worker == id(1, 1))] += 1;
+        work(&mut p);
+    }
+    assert!(count.iter().all(|n| (12..=18).contains(n)), "{count:?}");
+}
