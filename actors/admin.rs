@@ -129,6 +129,7 @@ async fn workers(State(control): State<Arc<Control>>) -> Response {
                 "running": row.load.running,
                 "waiting": row.load.waiting,
                 "paused": row.load.paused,
+                "queued_prefill_tokens": row.load.queued_prefill_tokens,
                 "kv_pages_used": row.load.pages_used,
                 "kv_pages_total": row.load.pages_total,
             })

@@ -105,7 +105,10 @@ impl Routed {
             for row in self.rows_at(controller) {
                 let name = name_of(&row);
                 let requests = busy.iter().find(|(of, _)| *of == name).map_or(0, |(_, n)| *n);
-                let known = row["booked"] == requests && row["foreign"] == 0 && row["running"] == requests;
+                let known = row["booked"] == requests
+                    && row["foreign"] == 0
+                    && row["running"] == requests
+                    && row["queued_prefill_tokens"] == 0;
                 if !known {
                     return None;
                 }

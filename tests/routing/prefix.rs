@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::{Value, json};
+
 use super::{COMPLETIONS, Routed, ask, completion, counts, text, with};
 use crate::harness::http::{Client, Raw};
+use crate::harness::wait_for;
 
 const WORKERS: [&str; 3] = ["w1", "w2", "w3"];
 
@@ -47,8 +50,7 @@ fn b32_a_miss_goes_by_load() {
     let mut cluster = Routed::of(&["c1", "g1", "w1"], &keys);
     let busy: Vec<Raw> = (0..8)
         .map(|i| {
-            let long =
-                with(&completion(&text(&format!("long {i}"), 64), 2000), serde_json::json!({"stream": true}));
+            let long = with(&completion(&text(&format!("long {i}"), 64), 2000), json!({"stream": true}));
             let mut raw = Raw::post(&cluster["g1"].base, COMPLETIONS, &long);
             assert_eq!(raw.head().0, 200);
             raw
@@ -66,48 +68,110 @@ fn b32_a_miss_goes_by_load() {
     drop(busy);
 }
 
-/// Turns of a conversation whose client names no session: each prompt begins with the one before and its answer.
-fn converse(client: &Client, name: &str, turns: u32) -> (Vec<String>, u64, u64) {
-    let (mut prompt, mut workers, mut tokens, mut cached) = (text(name, 320), Vec::new(), 0, 0);
-    for turn in 0..turns {
-        let served = ask(client, &completion(&prompt, 24));
-        tokens += served.prompt();
-        cached += served.cached();
-        let said = served.body["choices"][0]["text"].as_str().expect("text");
-        prompt = format!("{prompt}{said} And {turn} was the turn of {name}. ");
-        workers.push(served.worker);
+/// A conversation whose client names no session: each prompt begins with the one before and its answer.
+struct Talk {
+    name: String,
+    prompt: String,
+    workers: Vec<String>,
+    tokens: u64,
+    cached: u64,
+}
+
+impl Talk {
+    fn new(name: String) -> Self {
+        Self { prompt: text(&name, 320), name, workers: Vec::new(), tokens: 0, cached: 0 }
     }
-    (workers, tokens, cached)
+
+    fn turn(&mut self, client: &Client) {
+        let served = ask(client, &completion(&self.prompt, 24));
+        self.tokens += served.prompt();
+        self.cached += served.cached();
+        self.prompt += served.body["choices"][0]["text"].as_str().expect("text");
+        self.prompt += &format!(" And {} were the turns of {}. ", self.workers.len(), self.name);
+        self.workers.push(served.worker);
+    }
 }
 
 /// B33: what is reused alone is reused under load, and nobody gets all of the load.
 #[test]
 fn b33_load_does_not_take_locality_away() {
     const TALKS: usize = 12;
-    const TURNS: u32 = 5;
+    const TURNS: usize = 5;
     let cluster = Routed::of(&["c1", "g1", "w1", "w2", "w3"], &[("ENGINE__FAKE__STEP_OVERHEAD", "2ms")]);
     let client = cluster["g1"].client();
-    let share = |talks: &[(Vec<String>, u64, u64)]| {
-        let (tokens, cached) = talks.iter().fold((0, 0), |sum, talk| (sum.0 + talk.1, sum.1 + talk.2));
+    // All begin one after the other, by load, and so at home on all workers alike.
+    let begin = |name: &str| -> Vec<Talk> {
+        (0..TALKS)
+            .map(|i| {
+                let mut talk = Talk::new(format!("{name} {i}"));
+                talk.turn(&client);
+                cluster.settle();
+                talk
+            })
+            .collect()
+    };
+    let share = |talks: &[Talk]| {
+        let (tokens, cached) =
+            talks.iter().fold((0, 0), |sum, talk| (sum.0 + talk.tokens, sum.1 + talk.cached));
         cached as f64 / tokens as f64
     };
-    let alone: Vec<_> = (0..TALKS).map(|i| converse(&client, &format!("alone {i}"), TURNS)).collect();
-    let loaded: Vec<_> = std::thread::scope(|scope| {
-        let talks: Vec<_> = (0..TALKS)
-            .map(|i| {
+    let mut alone = begin("alone");
+    for talk in &mut alone {
+        for _ in 1..TURNS {
+            talk.turn(&client);
+            cluster.settle();
+        }
+    }
+    let mut loaded = begin("loaded");
+    std::thread::scope(|scope| {
+        let talks: Vec<_> = loaded
+            .iter_mut()
+            .map(|talk| {
                 let client = &client;
-                scope.spawn(move || converse(client, &format!("loaded {i}"), TURNS))
+                scope.spawn(move || (1..TURNS).for_each(|_| talk.turn(client)))
             })
             .collect();
-        talks.into_iter().map(|talk| talk.join().expect("a conversation fails")).collect()
+        talks.into_iter().for_each(|talk| talk.join().expect("a conversation fails"));
     });
-    let (unloaded, loaded_share) = (share(&alone), share(&loaded));
+    let (unloaded, under_load) = (share(&alone), share(&loaded));
     assert!(unloaded > 0.6, "{unloaded}");
-    assert!(loaded_share >= 0.8 * unloaded, "{loaded_share} of {unloaded} are left under load");
-    let all: Vec<String> = loaded.into_iter().flat_map(|talk| talk.0).collect();
+    assert!(under_load >= 0.8 * unloaded, "{under_load} of {unloaded} are left under load");
+    let all: Vec<String> = loaded.into_iter().flat_map(|talk| talk.workers).collect();
     let counts = counts(&all, &WORKERS);
     let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
     assert!(*least >= all.len() / 9 && *most <= all.len() * 6 / 10, "{counts:?}");
+}
+
+/// A prefix that everybody asks for does not stay with its first holder alone: as that one gets busier than computing
+/// the prefix again takes, others get it too, once each.
+#[test]
+fn a_prefix_in_demand_spreads_to_all_workers() {
+    const STREAMS: usize = 18;
+    let cluster = Routed::of(&["c1", "g1", "w1", "w2", "w3"], &[("ENGINE__FAKE__STEP_OVERHEAD", "20ms")]);
+    let shared = text("shared", 600);
+    let (mut homes, mut held): (Vec<String>, Vec<Raw>) = (Vec::new(), Vec::new());
+    for i in 0..STREAMS {
+        let long = with(&completion(&format!("{shared}{i}"), 1200), json!({"stream": true}));
+        let mut raw = Raw::post(&cluster["g1"].base, COMPLETIONS, &long);
+        let (status, head) = raw.head();
+        assert_eq!(status, 200, "{head:?}");
+        let home = head.iter().find_map(|line| line.strip_prefix("x-served-by: ")).expect("x-served-by");
+        homes.push(home.to_owned());
+        held.push(raw);
+        let now = counts(&homes, &WORKERS);
+        let busy: Vec<(&str, u64)> = WORKERS.iter().zip(&now).map(|(name, n)| (*name, *n as u64)).collect();
+        cluster.settle_with(&busy);
+        wait_for("the controller to know who holds the prefix", || {
+            let holds =
+                |row: &Value| row["pages"].as_u64() >= Some(37) || !homes.contains(&super::name_of(row));
+            cluster.directory().iter().all(holds).then_some(())
+        });
+    }
+    let counts = counts(&homes, &WORKERS);
+    assert!(counts.iter().all(|n| (3..=10).contains(n)), "{homes:?}");
+    assert!(homes[1] == homes[0], "it pays to wait for one request: {homes:?}");
+    let computed = cluster.prefilled(&WORKERS);
+    assert!(computed < (3 * 600 + STREAMS * 32) as f64, "{computed} tokens computed");
 }
 
 /// Two gateways hash alike and ask the same controller: together they reuse as much as one does.
