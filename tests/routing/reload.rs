@@ -352,3 +352,59 @@ fn bindings_outlive_reloads_of_other_things() {
         filed.cluster.settle();
     }
 }
+
+/// Every controller has its own file, and reloads for itself; what a follower has read counts when it leads.
+#[test]
+fn a_follower_reloads_and_leads_with_what_it_read() {
+    let filed = Filed::start(&["w1", "w2"], &[]);
+    let Filed { mut cluster, dir } = filed;
+    let path = file(dir.path(), "c2");
+    std::fs::create_dir(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, "").unwrap();
+    cluster.node("c2", "controller", &["--config", path.to_str().unwrap()], &[]);
+    let mut filed = Filed { cluster: Routed::from(cluster.0), dir };
+    filed.write("c2", GOOD[3]);
+    assert_eq!(filed.post("c2").0, 200);
+    let client = filed.cluster["g1"].client();
+    let mode =
+        |prompt: &str| ask(&client, &completion(&text(prompt, 100), 2)).stage("cache-aware")["mode"].clone();
+    assert_eq!(mode("led by c1"), "prod");
+    assert_eq!(policies(&filed.cluster["c2"])[0], json!(["cache-aware", "shadow", 1.0]));
+    let (life, killed) = (filed.cluster.incarnation("c1"), std::time::Instant::now());
+    filed.cluster["c1"].kill();
+    filed.cluster.until_lost(&["c2", "g1"], "c1", life, killed);
+    wait_for("g1 to follow c2", || (filed.cluster.view("g1")["leader"] == "c2").then_some(()));
+    assert_eq!(mode("led by c2"), "shadow");
+}
+
+/// One node with all roles reloads all of them at once.
+#[test]
+fn a_node_alone_reloads() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("node.toml");
+    std::fs::write(&file, "").unwrap();
+    let node = Node::fake_with(&["--config", file.to_str().unwrap()], &[PATIENT]);
+    let client = node.client();
+    let said = |n: u32| {
+        let request =
+            json!({"model": "default", "prompt": "alone", "max_tokens": 1, "n": n, "include_stages": true});
+        client.post(COMPLETIONS, &request)
+    };
+    assert_eq!(super::stage(&said(2).json()["stages"][0], "cache-aware")["mode"], "prod");
+    std::fs::write(&file, "[policy.cache-aware]\nmode = \"shadow\"\n[gateway]\nmax-n = 1\n").unwrap();
+    node.signal("HUP");
+    wait_for("the reload", || (node.figure_where(RELOADS, "result=\"reloaded\"") == 1.0).then_some(()));
+    wait_for("the gateway's new limit", || (said(2).status == 400).then_some(()));
+    let stages = said(1).json()["stages"][0].clone();
+    assert_eq!(super::stage(&stages, "cache-aware")["mode"], "shadow");
+    // What was given by flag or variable stays, whatever the file says.
+    std::fs::write(&file, "[controller]\nopinion-deadline = \"1s\"\n").unwrap();
+    let report = client.post("/v1/reload", &json!({})).json();
+    assert_eq!((&report["reloaded"], &report["needs_restart"]), (&json!(true), &json!([])), "{report}");
+    // A file that is gone is refused as a whole.
+    std::fs::remove_file(&file).unwrap();
+    let gone = client.post("/v1/reload", &json!({}));
+    assert_eq!(gone.status, 422);
+    assert!(gone.json()["error"].as_str().unwrap().contains("node.toml"), "{}", gone.text());
+    assert_eq!(said(1).status, 200);
+}

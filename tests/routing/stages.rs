@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{CHAT, COMPLETIONS, Routed, completion, stage, text, with};
+use crate::harness::wait_for;
 
 /// The stages of a stream: a chunk of their own, before that of the totals and after all others.
 fn streamed(events: &[Value]) -> Value {
@@ -99,4 +100,27 @@ fn requests_that_nobody_knows_are_not_found() {
         assert_eq!((&policy["name"], &policy["mode"]), (&json!(name), &json!("prod")));
         assert_eq!((&policy["asked"], &policy["late"], &policy["failed"]), (&json!(1), &json!(0), &json!(0)));
     }
+}
+
+/// Without a controller the gateway's own choice is a stage like any other; it asks no policies, and says where they are.
+#[test]
+fn the_choice_without_a_controller_is_told_too() {
+    let mut cluster = Routed::of(&["c1", "g1", "w1", "w2"], &[]);
+    let client = cluster["g1"].client();
+    let (life, killed) = (cluster.incarnation("c1"), std::time::Instant::now());
+    cluster["c1"].kill();
+    cluster.until_lost(&["g1"], "c1", life, killed);
+    let served = super::ask(&client, &completion("nobody leads", 2));
+    let stages = served.body["stages"][0]["stages"].as_array().expect("stages");
+    assert_eq!(stages.len(), 1, "{stages:?}");
+    assert!(["least-loaded", "only-free-worker"].contains(&served.action("placement")), "{stages:?}");
+    assert_eq!(cluster["g1"].figure("actor_node_stand_in_placements_total"), 1.0);
+    let policies = client.get("/v1/policies").unwrap().json();
+    assert_eq!(policies["data"], json!([]), "{policies}");
+    cluster["c1"].restart();
+    cluster.until_whole();
+    wait_for("c1 to be asked again", || {
+        let served = super::ask(&client, &completion("somebody leads", 2));
+        (served.body["stages"][0]["stages"].as_array()?.len() == 3).then_some(())
+    });
 }
