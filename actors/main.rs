@@ -8,6 +8,10 @@ use actors::{models, node, status, telemetry};
 use anyhow::{Context, Result};
 use config::{Cli, Command, Config, Environment};
 
+/// A gateway makes and drops many small things a token.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Exit code for a wrong command line or configuration.
 const USAGE: u8 = 2;
 
