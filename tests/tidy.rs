@@ -440,7 +440,8 @@ fn every_key_of_the_configuration_is_read() {
     for (section, key) in keys {
         // By its section, or by what functions call the one section that they are given.
         let section_name = section.rsplit('.').next().unwrap_or_default().replace('-', "_");
-        let mut names = [section_name.as_str(), "config", "limits"].map(|owner| format!("{owner}.{key}")).to_vec();
+        let mut names =
+            [section_name.as_str(), "config", "limits"].map(|owner| format!("{owner}.{key}")).to_vec();
         // Some are read by a method that knows their defaults.
         let whole = format!("{section}.{key}");
         names.extend(READ_BY.iter().filter(|(k, _)| *k == whole).map(|(_, method)| format!(".{method}")));
