@@ -262,10 +262,13 @@ impl WorkerState {
         Ok(())
     }
 
+    fn is_stalled(&self) -> bool {
+        matches!(*self.args.health.borrow(), WorkerHealth::Stalled(_))
+    }
+
     /// Tells the node, and through it all others, what this worker offers; nothing while it cannot serve.
     fn announce(&self) {
-        let stalled = matches!(*self.args.health.borrow(), WorkerHealth::Stalled(_));
-        let ad = self.serving.as_ref().filter(|_| !stalled).map(|serving| WorkerAd {
+        let ad = self.serving.as_ref().filter(|_| !self.is_stalled()).map(|serving| WorkerAd {
             info: serving.info.clone(),
             draining: self.draining,
             load: BatchLoad::default(),
@@ -307,9 +310,10 @@ impl WorkerState {
             WorkerMsg::Wire(ToWorker::DescribeModel { gateway, descriptor }) => {
                 self.send_description(&gateway, &descriptor);
             }
-            // Placed on a life of this worker that is over, or on one whose engine is being loaded again.
+            // Placed on a life of this worker that is over, or on one whose engine is being loaded again or does not answer:
+            // whoever placed it had not heard yet.
             WorkerMsg::Wire(ToWorker::Submit { to, gateway, .. })
-                if to != self.id || self.serving.is_none() =>
+                if to != self.id || self.serving.is_none() || self.is_stalled() =>
             {
                 self.args.doors.to_gateway(&gateway, ToGateway::WorkerLost(to));
             }
@@ -385,7 +389,7 @@ impl WorkerState {
         let Some(serving) = &self.serving else { return };
         let limit = Span::from(Duration::from(self.args.config.engine.stall_after));
         let age = serving.age.get(clock::now()).unwrap_or(Span::ZERO);
-        let stalled = matches!(*self.args.health.borrow(), WorkerHealth::Stalled(_));
+        let stalled = self.is_stalled();
         if age > limit {
             if stalled {
                 return;
