@@ -275,6 +275,14 @@ impl Cluster {
                 .collect();
             let ready = rows(view).iter().filter(|row| row["state"] == "ready").count();
             workers |= rows(view).iter().any(|row| !row["worker"].is_null());
+            // A node says that it is ready in the handshake, and what its worker offers in the beat that follows.
+            let works = |row: &&Value| {
+                let roles = row["roles"].as_str().unwrap_or_default();
+                row["state"] == "ready" && (roles == "all" || roles.contains("worker"))
+            };
+            if rows(view).iter().filter(works).any(|row| row["worker"].is_null()) {
+                return Some(format!("{name} has not heard what a worker offers: {view:#}"));
+            }
             if there != lives || ready != lives.len() || Some(&view["leader"]) != leader.as_ref() {
                 return Some(format!("{name} sees {view:#}"));
             }
