@@ -89,9 +89,9 @@ struct Wire {
 pub(super) struct World {
     pub(super) now: Time,
     pub(super) hosts: Vec<Host>,
-    pub(super) wires: BTreeMap<u64, Wire>,
+    wires: BTreeMap<u64, Wire>,
     pub(super) cuts: BTreeSet<(usize, usize)>,
-    pub(super) events: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
     pub(super) count: u64,
     pub(super) incarnation: u64,
     pub(super) elect: bool,
@@ -137,20 +137,20 @@ impl World {
         world
     }
 
-    pub(super) fn push(&mut self, at: Time, event: Event) {
+    fn push(&mut self, at: Time, event: Event) {
         self.count += 1;
         self.events.push(Reverse((at, self.count, event)));
     }
 
-    pub(super) fn soon(&mut self, event: Event) {
+    fn soon(&mut self, event: Event) {
         self.push(self.now + HOP, event);
     }
 
-    pub(super) fn is_cut(&self, a: usize, b: usize) -> bool {
+    fn is_cut(&self, a: usize, b: usize) -> bool {
         self.cuts.contains(&(a.min(b), a.max(b)))
     }
 
-    pub(super) fn is_live(&self, (node, start): Process) -> bool {
+    fn is_live(&self, (node, start): Process) -> bool {
         self.hosts[node].core.is_some() && self.hosts[node].start == start
     }
 
@@ -190,13 +190,13 @@ impl World {
         }
     }
 
-    pub(super) fn far_end(&self, link: u64, node: usize) -> Process {
+    fn far_end(&self, link: u64, node: usize) -> Process {
         let ends = &self.wires[&link].ends;
         if ends[0].0 == node { ends[1] } else { ends[0] }
     }
 
     /// `node` ends a connection; the other end learns of it if anything passes.
-    pub(super) fn end(&mut self, link: u64, node: usize) {
+    fn end(&mut self, link: u64, node: usize) {
         let peer = self.far_end(link, node);
         let Some(wire) = self.wires.get_mut(&link) else { return };
         if wire.open {
@@ -208,7 +208,7 @@ impl World {
     }
 
     /// Lets a core act and carries out what it says.
-    pub(super) fn act(
+    fn act(
         &mut self,
         process: Process,
         event: impl FnOnce(&mut Membership, Time, &mut Vec<MembershipEffect>),
@@ -231,7 +231,7 @@ impl World {
         }
     }
 
-    pub(super) fn carry_out(&mut self, process: Process, effect: MembershipEffect) {
+    fn carry_out(&mut self, process: Process, effect: MembershipEffect) {
         let node = process.0;
         let host = &mut self.hosts[node];
         match effect {
@@ -281,13 +281,13 @@ impl World {
     }
 
     /// A connection whose end died while it was being made.
-    pub(super) fn lost_in_death(&mut self, event: &Event) {
+    fn lost_in_death(&mut self, event: &Event) {
         if let Event::Linked { to, link, .. } = event {
             self.end(*link, to.0);
         }
     }
 
-    pub(super) fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         match event {
             Event::Tick(process) => self.act(process, Membership::tick),
             Event::Heartbeat(process) => self.heartbeat(process),
@@ -324,7 +324,7 @@ impl World {
         }
     }
 
-    pub(super) fn heartbeat(&mut self, from: Process) {
+    fn heartbeat(&mut self, from: Process) {
         let Some(core) = &self.hosts[from.0].core else { return };
         let (incarnation, address) = (core.me().incarnation, core.me().address.clone());
         let peer = |p: Peer| (p.id.to_string(), p.incarnation, p.address);
