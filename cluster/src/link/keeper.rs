@@ -31,8 +31,8 @@ const RACTOR_KEY: &str = "actor-node ractor cookie v1";
 /// Time for ractor's own authentication and exchange of doors, and for a closed session to vanish.
 const SESSION_LIMIT: Duration = Duration::from_secs(5);
 
-/// A link that has been up for this long when a second handshake with the same peer begins is one that the peer has lost:
-/// two that were dialled at once come up closer together.
+/// A link that is this old when a second handshake with the same peer begins is one that the peer has lost: two that
+/// were dialled at once are closer together.
 const STALE_AFTER: Duration = Duration::from_millis(250);
 
 /// What the dialling and accepting tasks share.
@@ -126,6 +126,7 @@ impl KeeperArgs {
 /// A link, from the end of its handshake until ractor's session has ended.
 struct Entry {
     agreed: Agreed,
+    since: Instant,
     dialled: Option<String>,
     switch: Arc<Switch>,
     session: Option<(ActorRef<NodeSessionMessage>, u64)>,
@@ -135,12 +136,18 @@ struct Entry {
 enum Stage {
     /// ractor authenticates.
     Opening,
-    Up {
-        since: Instant,
-        doors: PeerDoors,
-    },
+    Up(PeerDoors),
     /// Its last event is out; ractor's session may still be there.
     Closing,
+}
+
+/// Of two connections between the same lives of two nodes the one with the lesser rank stays. Both ends find the same: it
+/// counts who dialled, and then that one's number of the link.
+type Rank = (bool, LinkId);
+
+fn rank(me: &NodeId, link: LinkId, dialled: bool, agreed: &Agreed) -> Rank {
+    let lesser_dialled = dialled == (*me < agreed.member.id);
+    (lesser_dialled, if dialled { link } else { agreed.their_link })
 }
 
 pub(super) struct Keeper;
@@ -152,6 +159,9 @@ pub(super) struct KeeperState {
     links: BTreeMap<LinkId, Entry>,
     /// Connections that wait for an older one to the same peer to vanish from ractor.
     waiting: Vec<Shaken>,
+    /// Ends of links that are told when the connections that took their places are up, or have failed too: the peer
+    /// was there all the time.
+    held: Vec<(NodeId, LinkEvent)>,
     /// The accept loop and the dials: they end with the keeper.
     tasks: JoinSet<()>,
     _ports: Vec<Port>,
@@ -181,6 +191,7 @@ impl Actor for Keeper {
             events: args.events,
             links: BTreeMap::new(),
             waiting: Vec::new(),
+            held: Vec::new(),
             tasks,
             _ports: args.ports,
         })
@@ -242,29 +253,40 @@ impl KeeperState {
         (self.events)(event);
     }
 
-    /// Hands a connection to ractor, after any other to the same peer that it replaces has gone: ractor would choose
-    /// between the two by rules of its own, and might keep the dead one.
+    /// Hands a connection to ractor, one a peer: between two, ractor would choose by rules of its own, might keep the
+    /// dead one, and ends one that carries messages before the other one does.
     fn shaken(&mut self, myself: &ActorRef<LinksMsg>, shaken: Shaken) {
-        let peer = &shaken.agreed.member;
-        let replaced: Vec<LinkId> = self
+        let peer = shaken.agreed.member.clone();
+        let me = self.shared.terms.gate.hello().0.id;
+        let rivals: Vec<(LinkId, bool, Rank)> = self
             .links
             .iter()
-            .filter(|(_, entry)| entry.agreed.member.id == peer.id)
-            .filter(|(_, entry)| match &entry.stage {
-                Stage::Closing => false,
-                Stage::Opening => entry.agreed.member.incarnation != peer.incarnation,
-                Stage::Up { since, .. } => {
-                    entry.agreed.member.incarnation != peer.incarnation
-                        || shaken.begun.saturating_duration_since(*since) > STALE_AFTER
-                }
+            .filter(|(_, entry)| entry.agreed.member.id == peer.id && !matches!(entry.stage, Stage::Closing))
+            .map(|(link, entry)| {
+                let age = shaken.begun.saturating_duration_since(entry.since);
+                let over = entry.agreed.member.incarnation != peer.incarnation || age > STALE_AFTER;
+                (*link, over, rank(&me, *link, entry.dialled.is_some(), &entry.agreed))
             })
-            .map(|(link, _)| *link)
             .collect();
-        let id = peer.id.clone();
-        for link in replaced {
-            self.close(myself, link, "a new connection of the same node replaces it".to_owned());
+        let own = rank(&me, shaken.link, shaken.dialled.is_some(), &shaken.agreed);
+        if rivals.iter().any(|(_, over, rank)| !over && *rank < own) {
+            // The other end, which compares the same numbers, closes it too.
+            if let Some(address) = shaken.dialled {
+                self.tell(LinkEvent::DialFailed { address, error: DialError::AlreadyLinked(peer.id) });
+            }
+            return;
         }
-        let closing = |entry: &Entry| entry.agreed.member.id == id && matches!(entry.stage, Stage::Closing);
+        for (link, over, _) in rivals {
+            let ended = self.end(myself, link, "a new connection of the same node replaces it".to_owned());
+            match ended {
+                // The peer has given up what it did over that one.
+                Some(event) if over => self.tell(event),
+                Some(event) => self.held.push((peer.id.clone(), event)),
+                None => {}
+            }
+        }
+        let closing =
+            |entry: &Entry| entry.agreed.member.id == peer.id && matches!(entry.stage, Stage::Closing);
         if self.links.values().any(closing) {
             self.waiting.push(shaken);
         } else {
@@ -278,7 +300,8 @@ impl KeeperState {
         let switch = Arc::new(Switch::default());
         let stream = Box::new(Numbered { link, stream, switch: switch.clone() });
         let is_server = dialled.is_none();
-        let entry = Entry { agreed, dialled, switch, session: None, stage: Stage::Opening };
+        let since = Instant::now();
+        let entry = Entry { agreed, since, dialled, switch, session: None, stage: Stage::Opening };
         self.links.insert(link, entry);
         let _ = self.server.send_message(NodeServerMessage::ConnectionOpenedExternal { stream, is_server });
         myself.send_after(SESSION_LIMIT, move || LinksMsg::Overdue(link));
@@ -295,16 +318,18 @@ impl KeeperState {
         let Some(entry) = self.links.get_mut(&link) else { return };
         let (Stage::Opening, Some((_, node_id))) = (&entry.stage, &entry.session) else { return };
         let doors = PeerDoors::of_session(*node_id);
-        entry.stage = Stage::Up { since: Instant::now(), doors: doors.clone() };
+        entry.since = Instant::now();
+        entry.stage = Stage::Up(doors.clone());
         let Agreed { member, page_tokens, their_link } = entry.agreed.clone();
         let outbound = entry.dialled.clone();
         self.tell(LinkEvent::Up { link, their_link, member, page_tokens, outbound, doors });
+        self.release();
     }
 
     fn doors_changed(&mut self, node_id: u64) {
         let mut changed = None;
         for (link, entry) in &mut self.links {
-            if let (Stage::Up { doors, .. }, Some((session, id))) = (&mut entry.stage, &entry.session)
+            if let (Stage::Up(doors), Some((session, id))) = (&mut entry.stage, &entry.session)
                 && *id == node_id
                 // With the session all stand-ins leave their groups: that is the end of the link, not of its doors.
                 && session.get_status() < ActorStatus::Draining
@@ -321,11 +346,19 @@ impl KeeperState {
         }
     }
 
-    /// Sends the last event of a link and cuts it.
+    /// Cuts a link and tells its last event.
     fn close(&mut self, myself: &ActorRef<LinksMsg>, link: LinkId, why: String) {
-        let Some(entry) = self.links.get_mut(&link) else { return };
+        if let Some(event) = self.end(myself, link, why) {
+            self.tell(event);
+        }
+        self.release();
+    }
+
+    /// Cuts a link; gives the event to tell.
+    fn end(&mut self, myself: &ActorRef<LinksMsg>, link: LinkId, why: String) -> Option<LinkEvent> {
+        let entry = self.links.get_mut(&link)?;
         if matches!(entry.stage, Stage::Closing) {
-            return;
+            return None;
         }
         let event = entry.last_event(link, why);
         entry.switch.cut();
@@ -333,7 +366,21 @@ impl KeeperState {
             session.stop(Some("closed".to_owned()));
         }
         myself.send_after(SESSION_LIMIT, move || LinksMsg::Forget(link));
-        if let Some(event) = event {
+        event
+    }
+
+    /// Tells what was held back of peers to whom no connection is on its way up any more.
+    fn release(&mut self) {
+        let waiting = self.waiting.iter().map(|shaken| &shaken.agreed);
+        let opening = self.links.values().filter(|entry| matches!(entry.stage, Stage::Opening));
+        let coming: Vec<NodeId> = waiting
+            .chain(opening.map(|entry| &entry.agreed))
+            .map(|agreed| agreed.member.id.clone())
+            .collect();
+        let (later, now) =
+            std::mem::take(&mut self.held).into_iter().partition(|(id, _)| coming.contains(id));
+        self.held = later;
+        for (_, event) in now {
             self.tell(event);
         }
     }
@@ -349,6 +396,7 @@ impl KeeperState {
         for shaken in std::mem::take(&mut self.waiting) {
             self.shaken(myself, shaken);
         }
+        self.release();
     }
 
     /// A session that may not have come up in time.
@@ -363,7 +411,7 @@ impl Entry {
     /// What is said when the link ends, the first time that it does; from then on it is closing.
     fn last_event(&mut self, link: LinkId, why: String) -> Option<LinkEvent> {
         match std::mem::replace(&mut self.stage, Stage::Closing) {
-            Stage::Up { .. } => Some(LinkEvent::Down { link, why }),
+            Stage::Up(_) => Some(LinkEvent::Down { link, why }),
             Stage::Opening => {
                 let error = DialError::Unreachable(format!("the session ended before it was up: {why}"));
                 self.dialled.clone().map(|address| LinkEvent::DialFailed { address, error })
@@ -376,6 +424,9 @@ impl Entry {
 /// However the keeper ends, no link ends without its event and no socket stays open.
 impl Drop for KeeperState {
     fn drop(&mut self) {
+        for (_, event) in std::mem::take(&mut self.held) {
+            self.tell(event);
+        }
         for (link, mut entry) in std::mem::take(&mut self.links) {
             entry.switch.cut();
             if let Some(event) = entry.last_event(link, "the node's links were stopped".to_owned()) {

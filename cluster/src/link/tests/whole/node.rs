@@ -48,6 +48,8 @@ struct View {
     links: BTreeMap<LinkId, (Member, LinkId)>,
     /// The doors of all links that ever were up.
     doors: BTreeMap<LinkId, PeerDoors>,
+    /// How often the last link that was up ended.
+    alone: usize,
 }
 
 /// Lets in whoever is not itself, nor an older life of a node that is linked.
@@ -170,6 +172,7 @@ async fn live(me: Member, cookie: Cookie) {
                 let links: Vec<String> = view.lock().expect("whole").links.iter().map(pair).collect();
                 say(&format!("re {}", links.join(" ")));
             }
+            ["alone"] => say(&format!("re {}", view.lock().expect("whole").alone)),
             ["strangers"] => say(&format!("re {}", strangers())),
             ["announced"] => say(&format!("re {}", announced_actors())),
             ["sockets"] => say(&format!("re {}", sockets())),
@@ -226,6 +229,7 @@ fn tell(view: &Mutex<View>, event: LinkEvent) {
         LinkEvent::Down { link, why } => {
             say(&format!("down {} {why}", link.0));
             assert!(view.links.remove(&link).is_some(), "down once, after up");
+            view.alone += usize::from(view.links.is_empty());
         }
         LinkEvent::DialFailed { address, error } => {
             let error = match error {
