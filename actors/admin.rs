@@ -5,19 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use config::HttpConfig;
 use ractor::RpcReplyPort;
 use ractor::rpc::CallResult;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tower_http::catch_panic::CatchPanicLayer;
 use tracing::error;
 
 use crate::doors::{ControllerMsg, Doors};
+use crate::gateway::error::{ApiError, plain};
+use crate::gateway::http::listen::Limited;
+use crate::gateway::http::{self, health};
 use crate::gateway::{RenderMetrics, Trouble};
 use crate::membership::Board;
 use crate::reload::Reloader;
@@ -41,6 +46,8 @@ pub struct Control {
 pub struct Admin {
     /// The routes of every node.
     pub control: Control,
+    /// `[http]`.
+    pub http: HttpConfig,
     /// For `/metrics`.
     pub metrics: RenderMetrics,
     /// For `/readiness` and `/health`.
@@ -66,27 +73,25 @@ pub fn control(control: Control) -> Router {
 
 /// Serves until `stopped` says so or its sender is gone.
 pub async fn serve(admin: Admin, listener: TcpListener, mut stopped: watch::Receiver<bool>) {
-    let shown = control(admin.control.clone());
+    let (shown, limits) = (control(admin.control.clone()), admin.http.clone());
     let app = Router::new()
         .route("/health", get(readiness))
         .route("/readiness", get(readiness))
         .route("/ready", get(readiness))
-        .route("/liveness", get(liveness))
+        .route("/liveness", get(health::liveness))
         .route("/metrics", get(figures))
         .with_state(Arc::new(admin))
         .merge(shown)
-        .fallback(no_route);
+        .fallback(no_route)
+        .method_not_allowed_fallback(http::no_method)
+        .layer(CatchPanicLayer::custom(http::panicked));
     let stop = async move {
         // A sender that is gone is a node that is gone.
         let _ = stopped.wait_for(|stop| *stop).await;
     };
-    if let Err(e) = axum::serve(listener, app).with_graceful_shutdown(stop).await {
+    if let Err(e) = axum::serve(Limited::new(listener, &limits), app).with_graceful_shutdown(stop).await {
         error!(error = %e, "the HTTP server ended");
     }
-}
-
-async fn liveness() -> Response {
-    Json(json!({"status": "alive"})).into_response()
 }
 
 async fn readiness(State(admin): State<Arc<Admin>>) -> Response {
@@ -100,10 +105,7 @@ async fn readiness(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 async fn figures(State(admin): State<Arc<Admin>>) -> Response {
-    let mut response = (admin.metrics)().into_response();
-    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    response.headers_mut().insert(CONTENT_TYPE, kind);
-    response
+    health::figures(&admin.metrics)
 }
 
 async fn cluster(State(control): State<Arc<Control>>) -> Response {
@@ -111,8 +113,8 @@ async fn cluster(State(control): State<Arc<Control>>) -> Response {
 }
 
 /// The workers as this node's controller (or its stand-in) places by.
-async fn workers(State(control): State<Arc<Control>>) -> Response {
-    let Some(rows) = ask(&control, ControllerMsg::Observe).await else { return no_controller(&control) };
+async fn workers(State(control): State<Arc<Control>>) -> Result<Response, ApiError> {
+    let rows = ask(&control, ControllerMsg::Observe).await?;
     let rows: Vec<Value> = rows
         .iter()
         .map(|row| {
@@ -135,14 +137,12 @@ async fn workers(State(control): State<Arc<Control>>) -> Response {
             })
         })
         .collect();
-    Json(json!({"object": "list", "data": rows})).into_response()
+    Ok(Json(json!({"object": "list", "data": rows})).into_response())
 }
 
 /// The policies of this node's controller; a stand-in asks none.
-async fn policies(State(control): State<Arc<Control>>) -> Response {
-    let Some(views) = ask(&control, ControllerMsg::ObservePolicies).await else {
-        return no_controller(&control);
-    };
+async fn policies(State(control): State<Arc<Control>>) -> Result<Response, ApiError> {
+    let views = ask(&control, ControllerMsg::ObservePolicies).await?;
     let rows: Vec<Value> = views
         .iter()
         .map(|view| {
@@ -157,14 +157,12 @@ async fn policies(State(control): State<Arc<Control>>) -> Response {
         })
         .collect();
     let leader = control.board.view().leader.clone();
-    Json(json!({"object": "list", "data": rows, "leader": leader})).into_response()
+    Ok(Json(json!({"object": "list", "data": rows, "leader": leader})).into_response())
 }
 
 /// The directory of prefixes of this node's controller.
-async fn directory(State(control): State<Arc<Control>>) -> Response {
-    let Some(view) = ask(&control, ControllerMsg::ObserveDirectory).await else {
-        return no_controller(&control);
-    };
+async fn directory(State(control): State<Arc<Control>>) -> Result<Response, ApiError> {
+    let view = ask(&control, ControllerMsg::ObserveDirectory).await?;
     let workers: Vec<Value> = view
         .workers
         .iter()
@@ -172,50 +170,44 @@ async fn directory(State(control): State<Arc<Control>>) -> Response {
             json!({"id": row.worker.to_string(), "pages": row.pages, "seq": row.seq, "current": row.current})
         })
         .collect();
-    Json(json!({"pages": view.pages, "bytes": view.bytes, "workers": workers})).into_response()
+    Ok(Json(json!({"pages": view.pages, "bytes": view.bytes, "workers": workers})).into_response())
 }
 
-async fn reload(State(control): State<Arc<Control>>) -> Response {
-    let Some(reloader) = &control.reloader else {
-        return refused(StatusCode::NOT_IMPLEMENTED, "this node has no configuration to reload");
-    };
+async fn reload(State(control): State<Arc<Control>>) -> Result<Response, ApiError> {
+    let nothing = || ApiError::not_here("no_configuration", "this node has no configuration to reload");
+    let reloader = control.reloader.as_ref().ok_or_else(nothing)?;
     let report = reloader.reload("POST /v1/reload").await;
     let status = if report.reloaded { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
-    (status, Json(report)).into_response()
+    Ok((status, Json(report)).into_response())
 }
 
+/// Asks this node's controller.
+///
+/// # Errors
+/// 404 where it has none, 503 where it does not answer.
 async fn ask<T: Send + 'static>(
     control: &Control,
     question: impl FnOnce(RpcReplyPort<T>) -> ControllerMsg,
-) -> Option<T> {
-    match control.doors.controller()?.call(question, Some(ANSWER)).await {
-        Ok(CallResult::Success(answer)) => Some(answer),
-        _ => None,
+) -> Result<T, ApiError> {
+    let controller = control.doors.controller().ok_or_else(|| no_controller(control))?;
+    match controller.call(question, Some(ANSWER)).await {
+        Ok(CallResult::Success(answer)) => Ok(answer),
+        _ => Err(ApiError::unavailable("controller_busy", "this node's controller did not answer in time")),
     }
 }
 
-fn no_controller(control: &Control) -> Response {
+fn no_controller(control: &Control) -> ApiError {
     let view = control.board.view();
     let leader = view.nodes.iter().find(|node| Some(&node.name) == view.leader.as_ref());
     let hint = leader.and_then(|node| node.http.as_ref()).map_or_else(
         || "ask a node with the role controller".to_owned(),
         |http| format!("ask the one that leads, at http://{http}"),
     );
-    refused(StatusCode::NOT_FOUND, &format!("this node has no controller; {hint}"))
+    ApiError::not_here("no_controller", format!("this node has no controller; {hint}"))
 }
 
-async fn no_route(request: Request) -> Response {
-    let path = request.uri().path();
+async fn no_route(request: Request) -> ApiError {
+    let path = plain(request.uri().path());
     let message = format!("`{path}` is not served here: this node has no gateway; ask one that has");
-    answer(StatusCode::NOT_FOUND, "no_gateway", &message)
-}
-
-fn refused(status: StatusCode, message: &str) -> Response {
-    answer(status, "not_here", message)
-}
-
-fn answer(status: StatusCode, code: &str, message: &str) -> Response {
-    let kind = if status.is_client_error() { "invalid_request_error" } else { "server_error" };
-    let error = json!({"message": message, "type": kind, "param": null, "code": code});
-    (status, Json(json!({"error": error}))).into_response()
+    ApiError::not_here("no_gateway", message)
 }

@@ -6,8 +6,7 @@ use std::time::Duration;
 use cluster::wire::{ToController, ToGateway, ToWorker};
 use config::ids::{NodeId, RequestId};
 use config::{Choice, ControllerConfig};
-use policies::invariant;
-use policies::placement::{Placement, PlacementConfig, PlacementEffect, PolicyWork, Rejection, Ticket};
+use policies::placement::{Placement, PlacementConfig, PlacementEffect, PolicyWork, Ticket};
 use policies::policy::Stage;
 use policies::time::Span;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
@@ -72,7 +71,7 @@ impl Actor for Controller {
         myself: ActorRef<ControllerMsg>,
         args: ControllerArgs,
     ) -> Result<ControllerState, ActorProcessingErr> {
-        args.doors.set_controller(myself.clone(), args.stand_in);
+        args.doors.set_controller(args.node.clone(), myself.clone(), args.stand_in);
         myself.send_interval(TICK, || ControllerMsg::Tick);
         // What a controller before this one was asked and did not answer is asked again.
         args.doors.to_gateways(&ToGateway::ControllerStarted(args.node.clone()));
@@ -165,18 +164,14 @@ impl ControllerState {
                     self.core.gateway_left(now, life, &mut effects);
                 }
             }
-            // Another node's gateway sees workers that this one may not: it looks for itself rather than wait here.
-            ControllerMsg::Wire(ToController::Place { gateway, request })
-                if gateway != self.node && !self.core.models().contains(&request.model) =>
-            {
-                let (id, attempt) = (request.request, request.attempt);
-                let reason = Rejection::NoWorker(request.model);
-                let rejected = PlacementEffect::Rejected { request: id, attempt, reason };
-                self.doors.to_gateway(&gateway, ToGateway::Placement(rejected));
-            }
             ControllerMsg::Wire(ToController::Place { gateway, request }) => {
+                let own = gateway == self.node;
                 self.owners.insert(request.request, gateway);
-                self.core.place(now, request, &mut effects);
+                if own {
+                    self.core.place(now, request, &mut effects);
+                } else {
+                    self.core.place_elsewhere(now, request, &mut effects);
+                }
             }
             ControllerMsg::Wire(ToController::Release { request, attempt }) => {
                 self.core.release(now, request, attempt, &mut effects);
@@ -228,16 +223,13 @@ impl ControllerState {
         if !ticked {
             return;
         }
-        if let Some(broken) = invariant::enforce(self.core.check()) {
-            error!(invariant = broken.name, detail = broken.detail, "placement invariant is broken");
-            metrics::counter!(crate::metrics::BROKEN_INVARIANTS).increment(1);
-        }
+        crate::metrics::enforce("placement", self.core.check());
     }
 
     /// Sends each effect to the gateway that owns its request. What cannot be delivered is released: nothing stays
     /// booked for a gateway that is gone.
     fn carry_out(&mut self, mut effects: Vec<PlacementEffect>) {
-        while !effects.is_empty() {
+        loop {
             let mut more = Vec::new();
             for effect in effects {
                 let (request, attempt, over) = match &effect {
@@ -260,19 +252,19 @@ impl ControllerState {
                     self.owners.remove(&request);
                 }
             }
-            self.policy_work(&mut more);
+            let worked = self.policy_work(&mut more);
+            if !worked && more.is_empty() {
+                return;
+            }
             effects = more;
-        }
-        self.policy_work(&mut effects);
-        if !effects.is_empty() {
-            self.carry_out(effects);
         }
     }
 
-    /// Asks and tells the policies what the core wants.
-    fn policy_work(&mut self, effects: &mut Vec<PlacementEffect>) {
+    /// Asks and tells the policies what the core wants; whether it wanted anything.
+    fn policy_work(&mut self, effects: &mut Vec<PlacementEffect>) -> bool {
         let mut work = Vec::new();
         self.core.take_policy_work(&mut work);
+        let any = !work.is_empty();
         for item in work {
             if let PolicyWork::Resync(worker) = item {
                 // One that cannot be reached, or whose answer is lost, is asked again by a tick of the core.
@@ -282,6 +274,7 @@ impl ControllerState {
                 self.core.opinion_failed(clock::now(), ticket, &policy, why, Span::ZERO, effects);
             }
         }
+        any
     }
 
     /// Puts these policies in the place of those before: all of them, or none.

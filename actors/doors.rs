@@ -5,12 +5,9 @@
 //! is sealed into a parcel for its port. Sessions and schedulers are local to their role and are addressed by request
 //! id through its door.
 
-use std::sync::Arc;
-
 use cluster::wire::{ModelAd, ToController, ToGateway, ToWorker};
 use config::GatewayConfig;
 use config::ids::{NodeId, PolicyName, WorkerId};
-use engine::ModelCard;
 use policies::batch::BatchLoad;
 use policies::kv::directory::HolderView;
 use policies::placement::{PolicyView, Ticket, WorkerInfo, WorkerView};
@@ -35,10 +32,6 @@ pub enum GatewayMsg {
     Wire(ToGateway),
     /// All models that are offered now, with a worker for each: a snapshot, so that nothing missed stays missed.
     Offers(Vec<Offer>),
-    /// A model is served by at least one ready worker, and its card is here.
-    ModelReady(Arc<ModelCard>),
-    /// No worker serves the model any more.
-    ModelGone(String),
     /// That node is gone, or cannot be reached any more: whatever runs there runs for nobody, under whichever name.
     NodeLost(NodeId),
     /// Another controller leads now, or none: requests without an answer are placed again.
@@ -47,8 +40,6 @@ pub enum GatewayMsg {
     SetLimits(GatewayConfig),
     /// Takes no new requests; those under way go on.
     Drain,
-    /// Asks for figures.
-    Observe(RpcReplyPort<GatewayStats>),
 }
 
 /// A model as a worker offers it.
@@ -58,17 +49,6 @@ pub struct Offer {
     pub model: ModelAd,
     /// Who can describe it.
     pub worker: WorkerId,
-}
-
-/// Figures of a gateway.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GatewayStats {
-    /// Sessions that live.
-    pub sessions: usize,
-    /// Models that can be asked for.
-    pub models: Vec<String>,
-    /// Takes no new requests.
-    pub draining: bool,
 }
 
 /// What a controller's door takes.

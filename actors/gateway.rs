@@ -7,9 +7,9 @@
 mod assemble;
 mod collect;
 mod door;
-mod error;
+pub(crate) mod error;
 mod fetch;
-mod http;
+pub(crate) mod http;
 mod models;
 mod openai;
 mod session;

@@ -34,3 +34,6 @@ pub mod reload;
 pub mod status;
 pub mod supervise;
 pub mod telemetry;
+
+#[cfg(test)]
+mod testing;

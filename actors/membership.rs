@@ -16,13 +16,12 @@ use cluster::wire::{Beat, ToNode, WorkerAd};
 use config::ids::{NodeId, WorkerId};
 use config::{Config, Role};
 use policies::batch::BatchLoad;
-use policies::invariant;
 use policies::membership::{DialError, LinkId, Loss, Member, Membership as Core, MembershipEffect, Verdict};
 use policies::time::Time;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 use ractor_cluster::RactorMessage;
 use tokio::sync::watch;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, info, warn};
 
 use crate::clock;
 use crate::doors::{self, ControllerMsg, Doors, GatewayMsg, WorkerMsg};
@@ -235,10 +234,7 @@ impl MembershipState {
         if shown {
             self.publish();
         }
-        if let Some(broken) = invariant::enforce(self.core.check()) {
-            error!(invariant = broken.name, detail = broken.detail, "membership invariant is broken");
-            metrics::counter!(crate::metrics::BROKEN_INVARIANTS, "name" => broken.name).increment(1);
-        }
+        crate::metrics::enforce("membership", self.core.check());
     }
 
     fn beat(&mut self, now: Time, beat: Beat, fx: &mut Vec<MembershipEffect>) {
@@ -402,6 +398,7 @@ impl MembershipState {
     fn send_beats(&mut self) {
         let heartbeat = Duration::from(self.config.cluster.heartbeat);
         self.next_beat = clock::now() + heartbeat.into();
+        metrics::gauge!(crate::metrics::ANNOUNCED_ACTORS).set(cluster::port::announced_actors() as f64);
         if self.peers.is_empty() {
             return;
         }
@@ -463,7 +460,6 @@ impl MembershipState {
             let count = view.iter().filter(|m| m.state.as_str() == state).count();
             metrics::gauge!(crate::metrics::NODES, "state" => state).set(count as f64);
         }
-        metrics::gauge!(crate::metrics::ANNOUNCED_ACTORS).set(cluster::port::announced_actors() as f64);
         let joined = self.core.is_joined();
         self.board.publish(&view, joined, self.core.leader(), &self.workers, &self.sessions, &self.doors);
     }

@@ -3,6 +3,8 @@
 //! Names follow vLLM's where the meaning is the same, so that existing dashboards work; ours begin with `actor_node_`.
 
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use policies::invariant::{self, Broken};
+use tracing::error;
 
 /// HTTP requests answered. Labels: `path`, `status`.
 pub const HTTP_REQUESTS: &str = "actor_node_http_requests_total";
@@ -12,7 +14,7 @@ pub const REQUESTS: &str = "actor_node_requests_total";
 pub const TASK_PANICS: &str = "actor_node_task_panics_total";
 /// Restarts of supervised actors. Label `actor`.
 pub const RESTARTS: &str = "actor_node_actor_restarts_total";
-/// Broken invariants seen in the cores.
+/// Broken invariants seen in the cores. Label `name`.
 pub const BROKEN_INVARIANTS: &str = "actor_node_broken_invariants_total";
 /// Sessions that live at the gateway.
 pub const SESSIONS: &str = "actor_node_gateway_sessions";
@@ -83,6 +85,14 @@ pub const MISPREDICTED: &str = "actor_node_mispredicted_hits_total";
 pub const POLICY_DECISIONS: &str = "actor_node_policy_decisions_total";
 /// Time to an opinion. Label `policy`.
 pub const POLICY_SECONDS: &str = "actor_node_policy_seconds";
+
+/// Logs and counts a broken invariant of a core; panics in tests ([`invariant::panic_on_broken`]).
+pub fn enforce(core: &'static str, result: Result<(), Broken>) {
+    if let Some(broken) = invariant::enforce(result) {
+        error!(core, invariant = broken.name, detail = broken.detail, "an invariant is broken");
+        metrics::counter!(BROKEN_INVARIANTS, "name" => broken.name).increment(1);
+    }
+}
 
 /// Registers the descriptions; called once, before anything is recorded.
 pub fn describe() {

@@ -412,3 +412,6 @@ impl load::StepAge {
         self.began().map(|began| now.since(began))
     }
 }
+
+#[cfg(test)]
+mod tests;

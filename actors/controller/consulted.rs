@@ -2,18 +2,18 @@
 //! nothing else. They are made from the configuration by [`makers`] alone, at the start, at a reload and after a panic.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use config::Config;
 use config::ids::PolicyName;
-use config::{Config, PoliciesConfig};
 use policies::placement::{PolicyWork, Ticket};
 use policies::policy::configured::configured;
 use policies::policy::{ClusterPolicy, PolicyConfig, PolicyEvent, PolicyMode, PolicyQuery};
 use policies::time::Time;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr};
 use ractor_cluster::RactorMessage;
-use tracing::error;
 
 use crate::clock;
 use crate::doors::ControllerMsg;
@@ -23,22 +23,24 @@ use crate::supervise::Backoff;
 const TICK: Duration = Duration::from_secs(1);
 
 /// A policy of the configuration, and how to make it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Maker {
     /// How the controller treats it.
     pub config: PolicyConfig,
-    name: String,
-    tables: Arc<PoliciesConfig>,
+    /// None where there is no such policy.
+    make: Arc<dyn Fn() -> Option<Box<dyn ClusterPolicy>> + Send + Sync>,
 }
 
 impl Maker {
-    fn make(&self) -> Option<Box<dyn ClusterPolicy>> {
-        configured(&self.name, &self.tables).map(|(_, policy)| policy)
-    }
-
     /// What a policy is when it is made: its options, for it knows nothing yet.
     fn makes(&self) -> String {
-        format!("{:?}", self.make())
+        format!("{:?}", (self.make)())
+    }
+}
+
+impl fmt::Debug for Maker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Maker").field("config", &self.config).finish_non_exhaustive()
     }
 }
 
@@ -49,7 +51,9 @@ pub fn makers(config: &Config) -> Vec<Maker> {
     let tables = Arc::new(config.policy.clone());
     let maker = |name: &String| {
         let (config, _) = configured(name, &tables)?;
-        Some(Maker { config, name: name.clone(), tables: Arc::clone(&tables) })
+        let (name, tables) = (name.clone(), Arc::clone(&tables));
+        let make = move || configured(&name, &tables).map(|(_, policy)| policy);
+        Some(Maker { config, make: Arc::new(make) })
     };
     config.cluster.cluster_policies.iter().filter_map(maker).collect()
 }
@@ -87,7 +91,7 @@ impl Actor for PolicyActor {
         (maker, controller): Self::Arguments,
     ) -> Result<PolicyState, ActorProcessingErr> {
         myself.send_interval(TICK, || PolicyMsg::Tick);
-        let policy = maker.make().ok_or("there is no such policy")?;
+        let policy = (maker.make)().ok_or("there is no such policy")?;
         Ok(PolicyState { name: maker.config.name.clone(), policy, controller })
     }
 
@@ -111,10 +115,7 @@ impl Actor for PolicyActor {
                 state.policy.tick(now, &mut actions);
                 // No policy proposes anything yet; the type has no value.
                 debug_assert!(actions.is_empty());
-                if let Err(broken) = state.policy.check() {
-                    error!(policy = %state.name, invariant = broken.name, detail = broken.detail, "policy invariant is broken");
-                    metrics::counter!(crate::metrics::BROKEN_INVARIANTS, "name" => broken.name).increment(1);
-                }
+                crate::metrics::enforce("policy", state.policy.check());
             }
         }
         Ok(())
@@ -139,7 +140,9 @@ struct Child {
 impl Child {
     /// Its actor runs, and is what `maker` would make.
     fn goes_on_as(&self, maker: &Maker) -> bool {
-        self.actor.is_some() && self.maker.name == maker.name && self.maker.makes() == maker.makes()
+        self.actor.is_some()
+            && self.maker.config.name == maker.config.name
+            && self.maker.makes() == maker.makes()
     }
 }
 
@@ -256,3 +259,6 @@ async fn spawn(maker: &Maker, controller: &ActorRef<ControllerMsg>) -> Result<Ac
     let args = (maker.clone(), controller.clone());
     Ok(Actor::spawn_linked(None, PolicyActor, args, supervisor).await?.0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -40,7 +40,8 @@ struct Known {
     /// The way past the gateway's door, for what goes to one session.
     sessions_of: BTreeMap<NodeId, SessionSink>,
     workers: BTreeMap<WorkerId, DerivedActorRef<WorkerMsg>>,
-    controller: Option<ActorRef<ControllerMsg>>,
+    /// This node's name goes with it.
+    controller: Option<(NodeId, ActorRef<ControllerMsg>)>,
     membership: Option<ActorRef<MembershipMsg>>,
     /// The other nodes that there is a link to.
     peers: BTreeMap<NodeId, PeerDoors>,
@@ -101,8 +102,8 @@ impl Doors {
 
     /// Makes this process's controller reachable; a restarted one replaces the old. `stand_in`: it places only where no
     /// node of the cluster is a controller.
-    pub fn set_controller(&self, door: ActorRef<ControllerMsg>, stand_in: bool) {
-        self.write(|known| (known.controller, known.stand_in) = (Some(door), stand_in));
+    pub fn set_controller(&self, node: NodeId, door: ActorRef<ControllerMsg>, stand_in: bool) {
+        self.write(|known| (known.controller, known.stand_in) = (Some((node, door)), stand_in));
     }
 
     /// Makes the membership reachable.
@@ -219,6 +220,12 @@ impl Doors {
         self.controller().is_some_and(|door| door.send_message(message).is_ok())
     }
 
+    /// Sends to the controller of a node, this one or another.
+    pub fn to_controller_of(&self, node: &NodeId, message: ToController) -> bool {
+        let own = self.read(|known| known.controller.as_ref().is_some_and(|(id, _)| id == node));
+        if own { self.to_controller(ControllerMsg::Wire(message)) } else { self.to_peer(node, &message) }
+    }
+
     /// Tells every controller, this process's included.
     pub fn to_controllers(&self, message: &ToController) {
         self.to_controller(ControllerMsg::Wire(message.clone()));
@@ -250,7 +257,7 @@ impl Doors {
     /// This process's controller, for questions.
     #[must_use]
     pub fn controller(&self) -> Option<ActorRef<ControllerMsg>> {
-        self.read(|known| known.controller.clone())
+        self.read(|known| known.controller.as_ref().map(|(_, door)| door.clone()))
     }
 
     /// The workers of this process, for questions.

@@ -13,7 +13,7 @@ use policies::session::Failure;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use ractor_cluster::RactorMessage;
 
-use crate::doors::{GatewayMsg, GatewayStats, SessionSink};
+use crate::doors::{GatewayMsg, SessionSink};
 use crate::membership::MembershipMsg;
 use crate::supervise::{Backoff, TaskKind, spawn};
 
@@ -187,22 +187,8 @@ impl Actor for Door {
                     model_ready(shared, card);
                 }
             }
-            GatewayMsg::ModelReady(card) => model_ready(shared, card),
-            GatewayMsg::ModelGone(name) => {
-                tracing::warn!(model = name, "no worker serves the model any more");
-                shared.models.gone(&name);
-            }
             GatewayMsg::SetLimits(limits) => shared.set_limits(limits),
             GatewayMsg::Drain => shared.draining.store(true, Ordering::Relaxed),
-            GatewayMsg::Observe(reply) => {
-                let stats = GatewayStats {
-                    sessions: shared.sessions.len(),
-                    models: shared.models.usable().iter().map(|m| m.card.name.clone()).collect(),
-                    draining: shared.draining.load(Ordering::Relaxed),
-                };
-                // The asker may have given up.
-                let _ = reply.send(stats);
-            }
         }
         Ok(())
     }

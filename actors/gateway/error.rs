@@ -66,6 +66,11 @@ impl ApiError {
         Self { param: Some("model".into()), ..error }
     }
 
+    /// Another node has it.
+    pub(crate) fn not_here(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", Some(code), message.into())
+    }
+
     pub(crate) fn unknown_request(id: &str) -> Self {
         let message = format!("the request `{}` is not among the last ones of this gateway", plain(id));
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", Some("request_not_found"), message)

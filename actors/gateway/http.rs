@@ -19,8 +19,8 @@ use super::error::ApiError;
 
 mod body;
 pub(crate) mod generate;
-mod health;
-mod listen;
+pub(crate) mod health;
+pub(crate) mod listen;
 mod models;
 mod text;
 
@@ -93,11 +93,11 @@ async fn no_route(uri: Uri) -> ApiError {
     ApiError::no_route(uri.path())
 }
 
-async fn no_method(uri: Uri) -> ApiError {
+pub(crate) async fn no_method(uri: Uri) -> ApiError {
     ApiError::no_method(uri.path())
 }
 
-fn panicked(_panic: Box<dyn Any + Send + 'static>) -> Response {
+pub(crate) fn panicked(_panic: Box<dyn Any + Send + 'static>) -> Response {
     // The panic hook has logged what and where.
     ApiError::internal("the server failed on this request").into_response()
 }

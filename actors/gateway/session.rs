@@ -12,7 +12,6 @@ use cluster::wire::{ToController, ToWorker};
 use config::ids::{Attempt, NodeId, WorkerId};
 use engine::text::{StopSet, TextModel};
 use policies::batch::{BatchEffect, Refusal, TokenEvent};
-use policies::invariant;
 use policies::placement::{PlacementEffect, Rejection};
 use policies::request::{Finish, RequestSpec};
 use policies::session::{Failure, Phase, Session, SessionConfig, SessionEffect};
@@ -188,10 +187,7 @@ impl Actor for SessionActor {
     ) -> Result<(), ActorProcessingErr> {
         let now = clock::now();
         state.take(message, now);
-        if let Some(broken) = invariant::enforce(state.core.check()) {
-            tracing::error!(request = %state.track.request, name = broken.name, detail = broken.detail, "invariant broken");
-            metrics::counter!(crate::metrics::BROKEN_INVARIANTS, "name" => broken.name).increment(1);
-        }
+        crate::metrics::enforce("session", state.core.check());
         if state.core.phase() == Phase::Ended {
             myself.stop(None);
         } else {

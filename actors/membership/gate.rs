@@ -62,12 +62,7 @@ impl Doorkeeper {
         }
     }
 
-    async fn decide(&self, newcomer: &Member, theirs: Option<u32>) -> Result<(), Refusal> {
-        if let (Some(ours), Some(theirs)) = (self.hello.read().1, theirs)
-            && ours != theirs
-        {
-            return Err(Refusal::PageTokens { ours, theirs });
-        }
+    async fn decide(&self, newcomer: &Member) -> Result<(), Refusal> {
         loop {
             match self.ask(newcomer).await? {
                 Verdict::Accept => return Ok(()),
@@ -89,7 +84,8 @@ impl Gate for Doorkeeper {
         self.hello.read()
     }
 
-    fn judge<'a>(&'a self, peer: &'a Member, page_tokens: Option<u32>, _inbound: bool) -> Judgement<'a> {
-        Box::pin(self.decide(peer, page_tokens))
+    fn judge<'a>(&'a self, peer: &'a Member, _page_tokens: Option<u32>, _inbound: bool) -> Judgement<'a> {
+        // The handshake has compared the page sizes, and both ends are judged alike.
+        Box::pin(self.decide(peer))
     }
 }

@@ -48,6 +48,13 @@ pub(super) struct NodeArgs {
     pub(super) fatal: watch::Sender<Option<String>>,
 }
 
+impl NodeArgs {
+    /// The configuration as the last reload left it.
+    fn config_now(&self) -> Arc<Config> {
+        self.control.reloader.as_ref().map_or_else(|| self.config.clone(), |reloader| reloader.config())
+    }
+}
+
 /// A part of a node that is started, and started again when it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
@@ -248,8 +255,7 @@ impl NodeState {
                 let seed = rng::mix64(next_incarnation());
                 let stand_in = !args.config.node.roles.contains(Role::Controller);
                 // What was reloaded counts after a restart of the controller too.
-                let now = args.control.reloader.as_ref().map_or_else(|| args.config.clone(), |r| r.config());
-                let policies = if stand_in { Vec::new() } else { makers(&now) };
+                let policies = if stand_in { Vec::new() } else { makers(&args.config_now()) };
                 let args =
                     ControllerArgs { node, doors: args.doors.clone(), config, seed, stand_in, policies };
                 let cell = Actor::spawn_linked(None, Controller, args, supervisor).await?.0.get_cell();
@@ -263,13 +269,7 @@ impl NodeState {
                     incarnation: next_incarnation(),
                     doors: args.doors.clone(),
                     http: args.config.http.clone(),
-                    gateway: args
-                        .control
-                        .reloader
-                        .as_ref()
-                        .map_or_else(|| args.config.clone(), |r| r.config())
-                        .gateway
-                        .clone(),
+                    gateway: args.config_now().gateway.clone(),
                     listener: TcpListener::from_std(args.listener.try_clone()?)?,
                     metrics: Arc::new(move || figures.render()),
                     trouble: self.trouble(),
@@ -336,6 +336,7 @@ impl NodeState {
         let figures = self.args.figures.clone();
         let admin = Admin {
             control: self.args.control.clone(),
+            http: self.args.config.http.clone(),
             metrics: Arc::new(move || figures.render()),
             trouble: self.trouble(),
         };

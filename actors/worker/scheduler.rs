@@ -11,7 +11,6 @@ use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use engine::host::{EngineHost, StepReport};
 use engine::{Engine, EngineError};
 use policies::batch::{Batch, BatchConfig, BatchEffect, BatchLoad};
-use policies::invariant;
 use policies::kv::PageHash;
 use policies::kv::events::{KvEvent, Recording};
 use policies::time::{Span, Time};
@@ -20,7 +19,7 @@ use ractor_cluster::RactorMessage;
 use tracing::{debug, error, info};
 
 use crate::clock;
-use crate::doors::{ControllerMsg, Doors, WorkerStats};
+use crate::doors::{Doors, WorkerStats};
 use crate::membership::MembershipMsg;
 use crate::worker::load::StepAge;
 
@@ -223,10 +222,7 @@ impl SchedulerState {
 
     /// Walks over all pages and sequences: too much for every message, cheap enough a few times a second.
     fn check(&self) {
-        if let Some(broken) = invariant::enforce(self.core.check()) {
-            error!(invariant = broken.name, detail = broken.detail, "batch invariant is broken");
-            metrics::counter!(crate::metrics::BROKEN_INVARIANTS).increment(1);
-        }
+        crate::metrics::enforce("batch", self.core.check());
     }
 
     /// Hands the engine its next step, if it is idle and there is one.
@@ -347,11 +343,7 @@ impl Outbox {
             let (worker, seq) = (self.worker.clone(), self.pages_seq);
             let message = ToController::KvSnapshot { worker, seq, part, parts, pages };
             // If it does not arrive, the controller asks again.
-            if self.doors.is_linked(controller) {
-                self.doors.to_peer(controller, &message);
-            } else {
-                self.doors.to_controller(ControllerMsg::Wire(message));
-            }
+            self.doors.to_controller_of(controller, message);
         }
     }
 

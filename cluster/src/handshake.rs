@@ -234,7 +234,7 @@ pub(crate) async fn dial<S: AsyncRead + AsyncWrite + Unpin>(
     } else if !terms.versions.contains(&version) {
         Err(Refusal::Version { ours: terms.versions.clone(), theirs: version..=version })
     } else {
-        judge(terms, &peer, page_tokens, false).await
+        judge(terms, &peer, false).await
     };
     match judged {
         Ok(()) => {
@@ -285,7 +285,7 @@ pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     };
     let judged = if prove(&terms.key, b"dial", &theirs, &nonce, &[&hello]) == proof {
         proven.store(true, Ordering::Relaxed);
-        judge(terms, &peer, page_tokens, true).await
+        judge(terms, &peer, true).await
     } else {
         Err(Refusal::WrongCookie)
     };
@@ -315,7 +315,9 @@ fn prove(key: &[u8; 32], end: &[u8], dialler: &Nonce, acceptor: &Nonce, said: &[
     hasher.finalize()
 }
 
-async fn judge(terms: &Terms, peer: &Introduction, ours: Option<u32>, inbound: bool) -> Result<(), Refusal> {
+async fn judge(terms: &Terms, peer: &Introduction, inbound: bool) -> Result<(), Refusal> {
+    // Asked now: a node without pages of its own may have taken over a size since the handshake began.
+    let (_, ours) = terms.gate.hello();
     if let (Some(ours), Some(theirs)) = (ours, peer.page_tokens)
         && ours != theirs
     {

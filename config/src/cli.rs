@@ -234,8 +234,10 @@ impl Overrides {
         if !self.seeds.is_empty() {
             config.cluster.seeds.clone_from(&self.seeds);
         }
-        set_some(&mut config.cluster.cookie_file, self.cookie_file.as_ref());
-        set_some(&mut config.http.listen, self.http_listen.as_ref());
+        if let Some(file) = &self.cookie_file {
+            config.cluster.cookie_file = (file.as_os_str() != "auto").then(|| file.clone());
+        }
+        set_auto(&mut config.http.listen, self.http_listen.as_deref());
         set_some(&mut config.model.source, self.model.as_ref());
         set_some(&mut config.model.name, self.model_name.as_ref());
         set_some(&mut config.model.max_context, self.max_context.as_ref());

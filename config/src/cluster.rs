@@ -156,12 +156,8 @@ impl ClusterConfig {
             let to_nobody = bare(address).rsplit_once(':').is_some_and(|(_, port)| port.parse() == Ok(0_u16));
             check(!to_nobody, key, address, "a seed needs the port that its node printed, not 0")?;
         }
-        for (i, name) in self.cluster_policies.iter().enumerate() {
-            let known = PoliciesConfig::NAMES.join(", ");
-            let rule = format!("use any of {known}, each once");
-            let once = !self.cluster_policies[..i].contains(name);
-            let ok = once && PoliciesConfig::NAMES.contains(&name.as_str());
-            check(ok, "cluster.cluster-policies", name, &rule)?;
+        if let Some((name, rule)) = PoliciesConfig::wrong_name(&self.cluster_policies) {
+            return Err(ConfigError::invalid("cluster.cluster-policies", name, rule));
         }
         check(!self.heartbeat.is_zero(), "cluster.heartbeat", self.heartbeat, "use more than 0s")?;
         let least = std::time::Duration::from(self.heartbeat) * 3;

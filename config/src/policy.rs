@@ -1,5 +1,7 @@
 //! `[policy.NAME]`: the options of the policies that `cluster.cluster-policies` lists.
 
+use std::fmt;
+
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +20,7 @@ pub struct PoliciesConfig {
 }
 
 /// What is done with what a policy says.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// It is not asked, and nothing is recorded.
@@ -28,6 +30,24 @@ pub enum Mode {
     /// What it says counts.
     #[default]
     Prod,
+}
+
+impl Mode {
+    /// The mode as it is configured and shown.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Shadow => "shadow",
+            Self::Prod => "prod",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 /// Sends a request to the worker that holds most of its prompt, unless that one is too busy: what is not computed again
@@ -107,6 +127,15 @@ impl Default for SessionAffinityConfig {
 impl PoliciesConfig {
     /// The names that `cluster.cluster-policies` may list.
     pub const NAMES: [&'static str; 2] = ["cache-aware", "session-affinity"];
+
+    /// The first name of a list of policies that is not allowed there, with the rule that it breaks.
+    #[must_use]
+    pub fn wrong_name(list: &[String]) -> Option<(&str, String)> {
+        let wrong =
+            |(i, name): &(usize, &String)| !Self::NAMES.contains(&name.as_str()) || list[..*i].contains(name);
+        let (_, name) = list.iter().enumerate().find(wrong)?;
+        Some((name, format!("use any of {}, each once", Self::NAMES.join(", "))))
+    }
 
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         let share = |key, value: f64| check((0.0..=1.0).contains(&value), key, value, "use 0 to 1");

@@ -206,11 +206,10 @@ impl Row {
 }
 
 impl Membership {
-    /// A node that knows nobody yet; `seeds` are addresses (`HOST:PORT`, or `tcp://HOST:PORT`) where others may be.
+    /// A node that knows nobody yet; `seeds` are addresses (`HOST:PORT`) where others may be.
     #[must_use]
     pub fn new(config: MembershipConfig, me: Member, seeds: Vec<String>) -> Self {
-        let plain = |seed: String| seed.strip_prefix("tcp://").map_or(seed.clone(), str::to_owned);
-        let targets = seeds.into_iter().map(|s| (plain(s), dial::Target::seed())).collect();
+        let targets = seeds.into_iter().map(|s| (s, dial::Target::seed())).collect();
         Self {
             rng: Rng::new(config.seed),
             config,

@@ -228,6 +228,20 @@ impl Placement {
         }
     }
 
+    /// As [`Placement::place`], for a gateway of another node: what no worker known here serves is turned away at once
+    /// instead of waiting for one, since that gateway may see workers that this controller does not and then looks for
+    /// itself.
+    pub fn place_elsewhere(&mut self, now: Time, request: PlaceRequest, fx: &mut Vec<PlacementEffect>) {
+        match self.resolve(&request.model) {
+            Ok(model) if !self.is_served(&model) => {
+                let (request, attempt) = (request.request, request.attempt);
+                fx.push(PlacementEffect::Rejected { request, attempt, reason: Rejection::NoWorker(model) });
+            }
+            // What is not known at all is turned away there.
+            Ok(_) | Err(_) => self.place(now, request, fx),
+        }
+    }
+
     /// The worker has taken the request. Only now a session is bound to it.
     pub fn accepted(&mut self, now: Time, request: RequestId, attempt: Attempt) {
         let Some(booking) = self.bookings.get_mut(&(request, attempt)) else { return };

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+pub use config::Mode as PolicyMode;
 use config::ids::{Attempt, PolicyName, RequestId, SessionId, WorkerId};
 
 use crate::invariant::Broken;
@@ -52,36 +53,6 @@ pub trait ClusterPolicy: Send + fmt::Debug {
 /// What a policy may propose on a tick. No policy proposes anything so far, which the type says: it has no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyAction {}
-
-/// What is done with what a policy says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PolicyMode {
-    /// It is not asked, and nothing is recorded.
-    Off,
-    /// It is asked, and what it would have done is recorded; the choice is the same as without it.
-    Shadow,
-    /// What it says counts.
-    #[default]
-    Prod,
-}
-
-impl PolicyMode {
-    /// The mode as it is configured and shown.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Shadow => "shadow",
-            Self::Prod => "prod",
-        }
-    }
-}
-
-impl fmt::Display for PolicyMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
 
 /// How the controller treats one policy of its list.
 #[derive(Clone, Debug, PartialEq)]

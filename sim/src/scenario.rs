@@ -285,12 +285,8 @@ impl Scenario {
         within("workload.deadline (ns)", w.deadline.as_nanos(), 1, Dur::from_secs(86_400).as_nanos())?;
         within("workload.turns", w.turns.into(), 1, 1000)?;
         within("workload.think (ns)", w.think.as_nanos(), 0, Dur::from_secs(86_400).as_nanos())?;
-        for (i, name) in c.cluster_policies.iter().enumerate() {
-            let known = PoliciesConfig::NAMES.contains(&name.as_str());
-            if !known || c.cluster_policies[..i].contains(name) {
-                let rule = format!("use any of {}, each once", PoliciesConfig::NAMES.join(", "));
-                return Err(invalid("cluster.cluster-policies", name, rule));
-            }
+        if let Some((name, rule)) = PoliciesConfig::wrong_name(&c.cluster_policies) {
+            return Err(invalid("cluster.cluster-policies", &name, rule));
         }
         for fault in &self.faults {
             within("fault.worker", fault.worker.into(), 0, u64::from(c.workers) - 1)?;

@@ -9,7 +9,7 @@ use policies::request::{RequestSpec, ResumedChoice, Sampling, Token};
 use policies::rng::{self, Rng};
 use policies::time::{Span, Time};
 
-use crate::scenario::{Lengths, Scenario};
+use crate::scenario::{Lengths, Scenario, Workload};
 
 /// The model's name in a simulation.
 pub const MODEL: &str = "simulated";
@@ -36,6 +36,12 @@ pub fn fingerprint() -> Fingerprint {
     Fingerprint::of(&[("engine", b"simulated")])
 }
 
+/// What answers: the workers of a scenario and its clients, whose next turn contains the answer, have to agree.
+#[must_use]
+pub fn model(w: &Workload) -> FakeModel {
+    FakeModel { end: (w.end_every > 0).then_some((END, w.end_every)) }
+}
+
 /// The requests of a scenario, in order of arrival.
 #[must_use]
 pub fn arrivals(scenario: &Scenario) -> Vec<Arrival> {
@@ -44,28 +50,25 @@ pub fn arrivals(scenario: &Scenario) -> Vec<Arrival> {
     let stream = |n: u64| Rng::new(rng::bits(scenario.seed, 7, n));
     let (mut gaps, mut lengths, mut texts, mut patience) = (stream(0), stream(1), stream(2), stream(3));
     let (mut stalls, mut thinking) = (stream(4), stream(5));
-    let model = FakeModel { end: (w.end_every > 0).then_some((END, w.end_every)) };
+    let model = model(w);
     let print = fingerprint();
     let mut at = Time::ZERO;
     let mut arrivals: Vec<Arrival> = Vec::new();
-    let mut said: Vec<Token> = Vec::new();
     for number in 1..=w.requests {
-        if (number - 1).is_multiple_of(w.turns.into()) {
-            // A conversation begins, with as many requests to come.
-            at = at + seconds(gaps.exponential(f64::from(w.turns) / w.rate));
-            let group = texts.below(w.groups.into());
-            said =
-                (0..w.shared_prefix).map(|i| byte(rng::bits(scenario.seed, 8 + group, i.into()))).collect();
-        } else if let Some(former) = arrivals.last() {
-            let spec = &former.spec;
-            said = spec.prompt.to_vec();
-            said.extend(model.answer(&spec.prompt, &spec.sampling, 0, spec.max_tokens));
-        }
-        let came = match arrivals.last() {
+        let (came, mut said): (Time, Vec<Token>) = match arrivals.last() {
             Some(former) if !(number - 1).is_multiple_of(w.turns.into()) => {
-                former.at + seconds(thinking.exponential(w.think.get().as_secs_f64()))
+                let spec = &former.spec;
+                let answer = model.answer(&spec.prompt, &spec.sampling, 0, spec.max_tokens);
+                let pause = seconds(thinking.exponential(w.think.get().as_secs_f64()));
+                (former.at + pause, spec.prompt.iter().copied().chain(answer).collect())
             }
-            _ => at,
+            _ => {
+                // A conversation begins, with as many requests to come.
+                at = at + seconds(gaps.exponential(f64::from(w.turns) / w.rate));
+                let group = texts.below(w.groups.into());
+                let prefix = |i: u32| byte(rng::bits(scenario.seed, 8 + group, i.into()));
+                (at, (0..w.shared_prefix).map(prefix).collect())
+            }
         };
         said.extend((0..draw(w.prompt, &mut lengths)).map(|_| byte(texts.next_u64())));
         let stays = patience.exponential(w.patience.get().as_secs_f64());
@@ -79,7 +82,7 @@ pub fn arrivals(scenario: &Scenario) -> Vec<Arrival> {
             attempt: Attempt(0),
             model: MODEL.into(),
             hashes: page_hashes(&print, scenario.cluster.page_tokens, &said).into(),
-            prompt: std::mem::take(&mut said).into(),
+            prompt: said.into(),
             resumed: vec![ResumedChoice::default(); w.choices as usize],
             max_tokens: draw(w.output, &mut lengths),
             credit: scenario.cluster.credit,

@@ -6,7 +6,6 @@ use config::Choice;
 use config::ids::{RequestId, WorkerId};
 use policies::batch::BatchConfig;
 use policies::cost::CostModel;
-use policies::cost::fake::FakeModel;
 use policies::ensure_invariant;
 use policies::invariant::Broken;
 use policies::kv::events::Recording;
@@ -23,7 +22,7 @@ use crate::queue::Queue;
 use crate::report::Report;
 use crate::scenario::{Cluster, FaultKind, Scenario};
 use crate::trace::Trace;
-use crate::workload::{self, Arrival, END, MODEL};
+use crate::workload::{self, Arrival, MODEL};
 
 /// A run that has ended.
 #[derive(Debug)]
@@ -208,8 +207,7 @@ impl World {
             kv_events: if c.cluster_policies.is_empty() { Recording::Off } else { Recording::Hashes },
             ..BatchConfig::sized(c.page_tokens, c.pages, c.max_context, workload::fingerprint())
         };
-        let mean = self.scenario.workload.end_every;
-        let model = FakeModel { end: (mean > 0).then_some((END, mean)) };
+        let model = workload::model(&self.scenario.workload);
         self.workers.insert(id.clone(), Worker::new(id.clone(), config, model, self.cost));
         self.join(id);
     }

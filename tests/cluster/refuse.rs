@@ -150,6 +150,17 @@ fn b86_listening_beyond_loopback_demands_a_cookie() {
     assert_eq!(served_by(&cluster, "g1"), "w1");
 }
 
+/// An address that listens everywhere is none that another node could dial.
+#[test]
+fn listening_on_every_address_demands_one_to_be_reached_at() {
+    let mut cluster = Cluster::new(&[("COOKIE", "a secret of ours")]);
+    for (role, args) in ROLES {
+        let (status, log) = cluster.refused("n1", role, &[args, &["--listen", "0.0.0.0:0"]].concat(), &[]);
+        assert!(!status.success(), "{status}");
+        assert!(log.contains("cluster.listen") && log.contains("--advertise"), "{log}");
+    }
+}
+
 /// As Erlang does: the first node makes a cookie that only its user can read, the next one uses it.
 #[test]
 fn a_cookie_is_made_on_first_use() {

@@ -13,14 +13,14 @@ use ractor::rpc::CallResult;
 use serde_json::{Value, json};
 
 use crate::doors::ControllerMsg;
-use crate::gateway::Shared;
 use crate::gateway::error::json_response;
+use crate::gateway::{RenderMetrics, Shared};
 
 /// How long the controller may take to count its workers before the check goes on without.
 const COUNT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The process runs: 200 from the start, whatever else is the matter.
-pub(super) async fn liveness() -> Response {
+pub(crate) async fn liveness() -> Response {
     json_response(StatusCode::OK, &json!({"status": "alive"}))
 }
 
@@ -64,9 +64,14 @@ async fn workers(shared: &Shared) -> (usize, usize) {
     (count, count)
 }
 
-/// The figures, in Prometheus' text format.
+/// `/metrics` of a gateway.
 pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
-    let mut response = Response::new(Body::from((shared.metrics)()));
+    figures(&shared.metrics)
+}
+
+/// The figures, in Prometheus' text format.
+pub(crate) fn figures(render: &RenderMetrics) -> Response {
+    let mut response = Response::new(Body::from(render()));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response

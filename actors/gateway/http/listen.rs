@@ -19,14 +19,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts as many connections as the configuration allows; more wait in the operating system's queue.
 #[derive(Debug)]
-pub(super) struct Limited {
+pub(crate) struct Limited {
     listener: TcpListener,
     places: Arc<Semaphore>,
     stall: Duration,
 }
 
 impl Limited {
-    pub(super) fn new(listener: TcpListener, http: &HttpConfig) -> Self {
+    pub(crate) fn new(listener: TcpListener, http: &HttpConfig) -> Self {
         let places = Arc::new(Semaphore::new(http.max_connections.min(Semaphore::MAX_PERMITS)));
         Self { listener, places, stall: http.request_timeout.get() }
     }
@@ -63,7 +63,7 @@ impl Listener for Limited {
 
 /// A connection that fails when nothing of what is written gets away for as long as a request may take.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(crate) struct Connection {
     stream: TcpStream,
     stall: Duration,
     waiting: Option<Pin<Box<Sleep>>>,

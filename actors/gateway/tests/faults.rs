@@ -154,13 +154,13 @@ async fn nothing_is_ready_before_a_model_is_and_nothing_after_a_drain() {
         let answer = rig.chat(json!({"model": model})).await;
         assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{model}");
     }
-    let ready = || rig.world.doors.to_own_gateways(|| GatewayMsg::ModelReady(Arc::new(card(false))));
+    let ready = || rig.world.offer(card(false));
     ready();
     eventually(|| !rig.gateway.shared.models.usable().is_empty()).await;
     assert_eq!(rig.get("/ready").await.json()["status"], "ok");
     assert_eq!(rig.chat(json!({})).await.status, 200);
     assert_eq!(rig.chat(json!({"model": "other"})).await.status, 404);
-    rig.world.doors.to_own_gateways(|| GatewayMsg::ModelGone("m".into()));
+    rig.world.doors.to_own_gateways(|| GatewayMsg::Offers(Vec::new()));
     eventually(|| rig.gateway.shared.models.usable().is_empty()).await;
     assert_eq!(rig.chat(json!({})).await.status, 503, "known, but nobody serves it");
     ready();

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cluster::wire::{ToController, ToGateway, ToWorker};
+use cluster::wire::{ModelAd, ToController, ToGateway, ToWorker};
 use config::ids::{NodeId, WorkerId};
 use config::{GatewayConfig, HttpConfig};
 use engine::ModelCard;
@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::admin::Control;
-use crate::doors::{ControllerMsg, Doors, GatewayMsg, WorkerMsg};
+use crate::doors::{ControllerMsg, Doors, GatewayMsg, Offer, WorkerMsg};
 use crate::gateway::{Gateway, GatewayArgs};
 use crate::membership::Board;
 
@@ -75,6 +75,19 @@ impl World {
 
     pub(super) fn play(&self, script: Script) {
         *self.script.lock().unwrap() = script;
+    }
+
+    /// The worker offers this model from now on, whose card this process has.
+    pub(super) fn offer(&self, card: ModelCard) {
+        let described = crate::card::describe(&card).unwrap();
+        let model = ModelAd {
+            name: card.name.as_str().into(),
+            descriptor: described.hash,
+            bytes: described.bytes.len() as u64,
+        };
+        self.doors.add_card(described.hash, Arc::new(card));
+        let offer = Offer { model, worker: self.worker.clone() };
+        self.doors.to_own_gateways(|| GatewayMsg::Offers(vec![offer.clone()]));
     }
 
     fn send(&self, message: ToGateway) {
@@ -271,7 +284,7 @@ pub(super) async fn rig_with(setup: Setup) -> Rig {
         worker: WorkerId::new("w1".into(), 1),
     };
     let (controller, _) = Actor::spawn(None, ControllerStub, world.clone()).await.unwrap();
-    doors.set_controller(controller, false);
+    doors.set_controller("c".into(), controller, false);
     let (worker, _) = Actor::spawn(None, WorkerStub, world.clone()).await.unwrap();
     doors.add_worker(world.worker.clone(), worker.get_derived());
     let args = GatewayArgs {
@@ -288,8 +301,7 @@ pub(super) async fn rig_with(setup: Setup) -> Rig {
     let gateway = Gateway::start(args, None).await.unwrap();
     let rig = Rig { gateway, world };
     if setup.ready {
-        let card = Arc::new(card(setup.add_bos));
-        rig.world.doors.to_own_gateways(|| GatewayMsg::ModelReady(Arc::clone(&card)));
+        rig.world.offer(card(setup.add_bos));
         eventually(|| !rig.gateway.shared.models.usable().is_empty()).await;
     }
     rig

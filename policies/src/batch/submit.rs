@@ -143,14 +143,15 @@ impl Batch {
             } else {
                 request.joint = Some(seq);
             }
-            let queue = if place == Place::Fresh { &mut self.fresh } else { &mut self.stalled };
-            queue.insert((order, choice), seq);
-            added.push(seq);
+            if place == Place::Fresh {
+                self.fresh.insert((order, choice), seq);
+                added.push(seq);
+            } else {
+                self.stalled.insert((order, choice), seq);
+            }
         }
         for seq in added {
-            if self.seqs[seq].place == Place::Fresh {
-                self.count_waiting(seq);
-            }
+            self.count_waiting(seq);
         }
     }
 

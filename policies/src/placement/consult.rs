@@ -112,9 +112,14 @@ impl Placement {
             self.book(now, &waiting.request, chosen, fx);
             return None;
         }
-        // Each request that is being asked about will take a place: there has to be one more for this.
+        // Each request that is being asked about, and could go where this one could, will take a place: there has to be
+        // one more for this. Those for other models are looked at only where there are many.
         let places = |r: &&Row| u64::from(r.info.max_requests.saturating_sub(r.requests()));
-        if free.rows.iter().map(places).sum::<u64>() <= self.pending.len() as u64 {
+        let places = free.rows.iter().map(places).sum::<u64>();
+        let competes = |c: &&Consultation| free.rows.iter().any(|r| c.row(&r.info.id).is_some());
+        if places <= self.pending.len() as u64
+            && places <= self.pending.values().filter(competes).count() as u64
+        {
             return Some(waiting);
         }
         let rows = self.rows(&waiting, &free);

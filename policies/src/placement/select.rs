@@ -90,9 +90,9 @@ impl Placement {
             true => heard.contains(&&pin.worker),
             false => kept.contains(&&pin.worker),
         });
-        let mut rng = self.rng.clone();
-        let mut costs = said.map(|c| costs(c, &kept, &opinions)).unwrap_or_default();
+        let mut costs = Vec::new();
         if let Some(said) = said {
+            costs = self::costs(said, &kept, &opinions);
             self.bring_up_to_date(said, &kept, &opinions, &mut costs);
         }
         let (worker, why): (WorkerId, &'static str) = match (&heard[..], pinned) {
@@ -101,8 +101,8 @@ impl Placement {
             (_, None) if !costs.is_empty() => (self.cheapest(&kept, &costs).clone(), "least-cost"),
             (_, None) => match (&kept[..], self.config.choice) {
                 (many @ [_, _, ..], Choice::PowerOfTwo) => {
-                    let first = rng.below(many.len() as u64) as usize;
-                    let step = 1 + rng.below(many.len() as u64 - 1) as usize;
+                    let first = self.rng.below(many.len() as u64) as usize;
+                    let step = 1 + self.rng.below(many.len() as u64 - 1) as usize;
                     let two = [many[first], many[(first + step) % many.len()]];
                     (self.cheapest(&two, &[]).clone(), "power-of-two")
                 }
@@ -111,7 +111,6 @@ impl Placement {
                 }
             },
         };
-        self.rng = rng;
         let row = said.and_then(|c| c.row(&worker).map(|at| &c.query.rows[at]));
         let hit_tokens = row.map_or(0, |r| r.hit_tokens);
         let mut stages = said.map(|c| c.stages(now)).unwrap_or_default();
@@ -166,7 +165,7 @@ impl Placement {
     }
 
     /// The model that a name stands for.
-    fn resolve(&self, name: &ModelId) -> Result<ModelId, Rejection> {
+    pub(super) fn resolve(&self, name: &ModelId) -> Result<ModelId, Rejection> {
         if self.models.contains(name) {
             return Ok(name.clone());
         }

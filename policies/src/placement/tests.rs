@@ -294,3 +294,23 @@ fn asking_twice_books_once() {
     assert_eq!(place(&mut p, ask(1)), first);
     assert_eq!(p.booked(), 1);
 }
+
+#[test]
+fn what_nobody_serves_waits_here_and_is_turned_away_for_another_node() {
+    let mut p = cluster(1, 9);
+    p.worker_left(T, &id(0, 1), &mut Vec::new());
+    let again = |n| PlaceRequest { attempt: Attempt(1), ..ask(n) };
+    let mut fx = Vec::new();
+    p.place(T, again(1), &mut fx);
+    assert!(fx.is_empty() && p.queued() == 1, "its worker may come back");
+    p.place_elsewhere(T, again(2), &mut fx);
+    let no_worker = |number| PlacementEffect::Rejected {
+        request: RequestId::new(1, number),
+        attempt: Attempt(1),
+        reason: Rejection::NoWorker("m".into()),
+    };
+    assert_eq!((fx.pop(), p.queued()), (Some(no_worker(2)), 1));
+    p.worker_joined(T, info(1, 1, 9), &mut fx);
+    p.place_elsewhere(T, again(3), &mut fx);
+    assert_eq!((fx.len(), p.booked(), p.queued()), (2, 2, 0), "it is served again");
+}

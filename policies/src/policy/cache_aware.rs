@@ -12,13 +12,14 @@
 //! loaded worker as soon as loads are out of balance, and so gives up locality just when it pays most, here only the
 //! workers that are overloaded are left out, and the others are compared as before.
 
+use config::CacheAwareConfig;
 use config::ids::PolicyName;
 
 use super::{CandidateRow, ClusterPolicy, Opinion, PolicyAction, PolicyEvent, PolicyQuery};
 use crate::invariant::Broken;
 use crate::time::Time;
 
-/// Options of `cache-aware`.
+/// Options of `cache-aware`: those of its table that it decides by. The configuration has their defaults.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheAwareOptions {
     /// A prompt of which no worker holds more than this share is cold and goes by load alone. SGLang's name and command
@@ -41,13 +42,19 @@ pub struct CacheAwareOptions {
 
 impl Default for CacheAwareOptions {
     fn default() -> Self {
+        Self::from(&CacheAwareConfig::default())
+    }
+}
+
+impl From<&CacheAwareConfig> for CacheAwareOptions {
+    fn from(cache_aware: &CacheAwareConfig) -> Self {
         Self {
-            cache_threshold: 0.3,
-            balance_abs_threshold: 64,
-            balance_rel_threshold: 1.5,
-            overload_token_usage: 0.95,
-            prefill_load_scale: 1.0,
-            decode_load_scale: 0.25,
+            cache_threshold: cache_aware.cache_threshold,
+            balance_abs_threshold: cache_aware.balance_abs_threshold,
+            balance_rel_threshold: cache_aware.balance_rel_threshold,
+            overload_token_usage: cache_aware.overload_token_usage,
+            prefill_load_scale: cache_aware.prefill_load_scale,
+            decode_load_scale: cache_aware.decode_load_scale,
         }
     }
 }

@@ -11,7 +11,9 @@
 //! cost, so that it gives way where another policy knows a worker that already holds much of the prompt.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use config::SessionAffinityConfig;
 use config::ids::{Attempt, PolicyName, RequestId, SessionId, WorkerId};
 
 use super::{CandidateRow, ClusterPolicy, Opinion, Pin, PlacedAt, PolicyAction, PolicyEvent, PolicyQuery};
@@ -24,7 +26,7 @@ use crate::time::{Span, Time};
 /// a prefix that is worth having.
 const HASH_PREFERENCE: u64 = 128;
 
-/// Options of `session-affinity`.
+/// Options of `session-affinity`: those of its table that it decides by. The configuration has their defaults.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SessionAffinityOptions {
     /// A session that was not used for so long is bound no more.
@@ -41,11 +43,17 @@ pub struct SessionAffinityOptions {
 
 impl Default for SessionAffinityOptions {
     fn default() -> Self {
+        Self::from(&SessionAffinityConfig::default())
+    }
+}
+
+impl From<&SessionAffinityConfig> for SessionAffinityOptions {
+    fn from(session_affinity: &SessionAffinityConfig) -> Self {
         Self {
-            idle_timeout: Span::from_secs(1800),
-            max_sessions: 100_000,
-            load_factor: 1.25,
-            min_requests: 8,
+            idle_timeout: Duration::from(session_affinity.idle_timeout).into(),
+            max_sessions: session_affinity.max_sessions,
+            load_factor: session_affinity.load_factor,
+            min_requests: session_affinity.min_requests,
         }
     }
 }

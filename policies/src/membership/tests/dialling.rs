@@ -5,7 +5,7 @@ use super::*;
 /// B85: a dead seed, a wrong port and a name that does not resolve are tried for ever, ever more rarely.
 #[test]
 fn seeds_are_tried_for_ever_with_backoff() {
-    let (mut node, fx) = Node::new(&["tcp://dead:1", "wrong:2", "good:3"]);
+    let (mut node, fx) = Node::new(&["dead:1", "wrong:2", "good:3"]);
     assert_eq!(fx, [dial("dead:1"), dial("good:3"), dial("wrong:2")]);
     assert!(!node.0.is_joined());
     assert!(node.failed(10, "dead:1", unreachable()).is_empty());

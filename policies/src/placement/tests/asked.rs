@@ -495,3 +495,20 @@ fn a_burst_that_is_asked_about_together_is_split() {
     }
     assert!(count.iter().all(|n| (12..=18).contains(n)), "{count:?}");
 }
+
+/// Requests for one model that are being asked about do not keep those for another from being asked about.
+#[test]
+fn questions_about_one_model_do_not_hold_up_another() {
+    let mut p = elsewhere(1, 2);
+    let other = WorkerInfo { models: vec!["other".into()], ..info(7, 1, 2) };
+    p.worker_joined(T, other, &mut Vec::new());
+    work(&mut p);
+    for n in 1..=2 {
+        assert_eq!(place(&mut p, ask(n)), None);
+        ticket(&mut p);
+    }
+    assert_eq!(place(&mut p, PlaceRequest { model: "other".into(), ..ask(3) }), None);
+    assert_eq!((p.consulting(), p.queued()), (3, 0), "its worker is idle");
+    assert_eq!(place(&mut p, ask(4)), None);
+    assert_eq!((p.consulting(), p.queued()), (3, 1), "both places of the first are spoken for");
+}
