@@ -34,10 +34,13 @@ mod credit;
 
 mod release;
 
+mod transfer;
+
 mod view;
 
 mod check;
 
+pub use transfer::{KvWork, SetAside};
 pub use view::SeqView;
 
 /// Limits of one worker's scheduler.
@@ -149,6 +152,14 @@ pub struct Batch {
     stalled: BTreeMap<(u64, u32), Key>,
     /// A sequence in `paused` has been granted tokens.
     woken: bool,
+    /// With pages whose content comes from elsewhere. They have their slots.
+    receiving: BTreeMap<(u64, u32), Key>,
+    /// Computed, and kept for another worker.
+    held: BTreeMap<(u64, u32), Key>,
+    /// Tokens that a step computes at most of a prompt for another worker.
+    transfer_chunk: u32,
+    /// News about transfers that the driver has not seen.
+    kv_work: Vec<KvWork>,
     deadlines: BTreeSet<(Time, Key)>,
     flight: Option<Flight>,
     /// Pages given up while a step was in flight, which may still read or write them.
@@ -217,6 +228,10 @@ impl Batch {
             paused: BTreeMap::new(),
             stalled: BTreeMap::new(),
             woken: false,
+            receiving: BTreeMap::new(),
+            held: BTreeMap::new(),
+            transfer_chunk: u32::MAX,
+            kv_work: Vec::new(),
             deadlines: BTreeSet::new(),
             flight: None,
             fenced: Vec::new(),

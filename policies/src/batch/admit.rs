@@ -35,7 +35,7 @@ impl Batch {
     }
 
     pub(super) fn has_slot(&self) -> bool {
-        (self.running.len() as u32) < self.config.max_running
+        ((self.running.len() + self.receiving.len()) as u32) < self.config.max_running
     }
 
     /// Whether a running prefill computes a page next that this sequence needs too: then it waits for that page instead
@@ -106,21 +106,23 @@ impl Batch {
             }
         }
         let Some(pages) = self.table.claim(&hits, missing) else { return false };
-        self.start(key, pages, hits.len() as u32 * self.config.page_tokens);
-        self.add_prefill(key, draft);
+        if self.start(key, pages, hits.len() as u32 * self.config.page_tokens) {
+            self.add_prefill(key, draft);
+        }
         true
     }
 
     /// Pages that could be taken beside `hits` if all paused sequences gave up theirs, or more: they may share some.
     fn most_room(&self, hits: &[PageId]) -> u32 {
         let paused: u32 = self.paused.values().map(|k| self.seqs[*k].pages.len() as u32).sum();
-        let reserve = if self.running.is_empty() { 0 } else { self.config.watermark_pages() };
+        let alone = self.running.is_empty() && self.receiving.is_empty();
+        let reserve = if alone { 0 } else { self.config.watermark_pages() };
         (self.table.room_beside(hits) + paused).saturating_sub(reserve)
     }
 
     /// Pages to leave free beside those that a sequence needs now.
     fn reserve(&self, seq: &Seq) -> u32 {
-        if self.running.is_empty() && self.paused.is_empty() {
+        if self.running.is_empty() && self.paused.is_empty() && self.receiving.is_empty() {
             return 0;
         }
         let horizon = match seq.preemptions {
@@ -133,8 +135,8 @@ impl Batch {
         if horizon == 0 {
             return watermark;
         }
-        // Paused ones keep their place, so that they may grow too.
-        let placed = self.running.iter().chain(self.paused.values());
+        // Paused ones keep their place, so that they may grow too, as those do that wait for the content of their pages.
+        let placed = self.running.iter().chain(self.paused.values()).chain(self.receiving.values());
         let running: u32 = placed.map(|k| self.growth(&self.seqs[*k]).min(horizon)).sum();
         let own = self.pages_at_limit(seq) * self.width(seq) - seq.len().div_ceil(self.config.page_tokens);
         watermark + running + own.min(horizon)
@@ -156,13 +158,19 @@ impl Batch {
         if seq.joint { self.requests[seq.request].joint_choices().count() as u32 } else { 1 }
     }
 
-    /// Moves a waiting sequence to the running ones with its pages, of which the first `cached` tokens are computed.
-    fn start(&mut self, key: Key, pages: Vec<PageId>, cached: u32) {
+    /// Gives a waiting sequence its pages, of which the first `cached` tokens are computed, and moves it to the running
+    /// ones; or, where another worker computes it, to those that wait for their content. Says whether it runs.
+    fn start(&mut self, key: Key, pages: Vec<PageId>, cached: u32) -> bool {
         let first = self.seqs[key].place == Place::Fresh;
         let (place, rank, len) = (self.seqs[key].place, self.seqs[key].rank(), self.seqs[key].len());
         match place {
             Place::Fresh => self.fresh.remove(&rank),
-            Place::Resuming | Place::Running | Place::Paused | Place::Stalled => self.resuming.remove(&rank),
+            Place::Resuming
+            | Place::Running
+            | Place::Paused
+            | Place::Stalled
+            | Place::Receiving
+            | Place::Held => self.resuming.remove(&rank),
         };
         self.waiting_tokens -= u64::from(len);
         let seq = &mut self.seqs[key];
@@ -184,6 +192,11 @@ impl Batch {
                 self.totals.prefix_hits += u64::from(hit);
             }
         }
+        if self.waits_for_content(key) {
+            return false;
+        }
         self.run(key);
+        self.report_full_pages(key);
+        true
     }
 }

@@ -39,6 +39,8 @@ impl Batch {
             (Place::Fresh, self.fresh.values().copied().collect()),
             (Place::Paused, self.paused.values().copied().collect()),
             (Place::Stalled, self.stalled.values().copied().collect()),
+            (Place::Receiving, self.receiving.values().copied().collect()),
+            (Place::Held, self.held.values().copied().collect()),
         ];
         let mut listed = 0;
         for (place, keys) in lists {
@@ -73,10 +75,11 @@ impl Batch {
             self.seqs.len()
         );
         ensure_invariant!(
-            self.running.len() as u32 <= self.config.max_running,
+            (self.running.len() + self.receiving.len()) as u32 <= self.config.max_running,
             "max_running",
-            "{} run",
-            self.running.len()
+            "{} run and {} wait for content",
+            self.running.len(),
+            self.receiving.len()
         );
         let waiting = self.resuming.values().chain(self.fresh.values());
         let (tokens, work) = waiting
@@ -140,16 +143,16 @@ impl Batch {
     fn check_seq(&self, key: Key, seq: &Seq) -> Result<(), Broken> {
         let room = seq.pages.len() as u32 * self.config.page_tokens;
         ensure_invariant!(
-            seq.computed < seq.len() && seq.computed <= room,
+            seq.computed < seq.len() + u32::from(seq.place == Place::Held) && seq.computed <= room,
             "computed",
             "{key:?}: {} of {} tokens computed, pages for {room}",
             seq.computed,
             seq.len()
         );
         self.check_credit(key, seq)?;
-        let runs = matches!(seq.place, Place::Running | Place::Paused);
+        let runs = matches!(seq.place, Place::Running | Place::Paused | Place::Receiving);
         ensure_invariant!(
-            runs || seq.pages.is_empty(),
+            runs || seq.place == Place::Held || seq.pages.is_empty(),
             "waiting_pages",
             "{key:?} waits and holds {} pages",
             seq.pages.len()
@@ -187,7 +190,9 @@ impl Batch {
             seq.output.len()
         );
         let waits = match seq.place {
-            Place::Fresh | Place::Resuming | Place::Running => false,
+            Place::Fresh | Place::Resuming | Place::Running | Place::Receiving => false,
+            // One that was frozen may have used its credit.
+            Place::Held => !self.has_credit(key),
             // There may be no slot for it.
             Place::Paused => !self.has_credit(key) || !self.woken,
             Place::Stalled => true,

@@ -4,6 +4,7 @@ use config::ids::PageId;
 
 use super::seq::{Choice, Place, Seq};
 use super::slab::Key;
+use super::transfer::Transfer;
 use super::{Batch, BatchEffect, Flight, FlightSlice, TokenEvent};
 use crate::kv::table::Published;
 use crate::request::Finish;
@@ -11,20 +12,24 @@ use crate::step::{Drawn, PromptLogprobs, SeqKey, StepOutcome};
 use crate::time::Time;
 
 /// A choice whose prompt was computed jointly and that has drawn its first token.
-struct Fork {
+pub(super) struct Fork {
     parent: Key,
     choice: u32,
     token: u32,
 }
 
 /// The drawn tokens of an outcome, which come in the plan's order with gaps where slices failed.
-struct DrawnTokens<'a> {
+pub(super) struct DrawnTokens<'a> {
     all: &'a [Drawn],
     at: usize,
 }
 
 impl<'a> DrawnTokens<'a> {
-    fn next(&mut self, key: SeqKey) -> Option<&'a Drawn> {
+    pub(super) const fn of(all: &'a [Drawn]) -> Self {
+        Self { all, at: 0 }
+    }
+
+    pub(super) fn next(&mut self, key: SeqKey) -> Option<&'a Drawn> {
         let ahead = self.all[self.at..].iter().position(|d| d.seq == key).map(|i| i + self.at);
         let found = ahead.or_else(|| self.all[..self.at].iter().position(|d| d.seq == key))?;
         self.at = found + 1;
@@ -47,7 +52,7 @@ impl Batch {
             for scored in &outcome.prompt_logprobs {
                 self.report_prompt(scored);
             }
-            let mut drawn = DrawnTokens { all: &outcome.drawn, at: 0 };
+            let mut drawn = DrawnTokens::of(&outcome.drawn);
             let mut forks = Vec::new();
             for slice in &flight.slices {
                 self.complete_slice(slice, &mut drawn, &mut forks);
@@ -98,25 +103,35 @@ impl Batch {
             self.totals.prefilled_tokens += u64::from(slice.tokens);
         }
         self.publish_filled(slice.seq, slice.tokens);
+        self.report_full_pages(slice.seq);
         if !slice.last {
             return;
         }
-        if self.seqs[slice.seq].joint {
-            self.end_prompt(slice.seq, drawn, forks);
+        if matches!(self.requests[self.seqs[slice.seq].request].transfer, Transfer::Send { .. }) {
+            self.end_prefill(slice.seq, drawn);
+        } else {
+            self.end_computing(slice.seq, drawn, forks);
+        }
+    }
+
+    /// All tokens of a sequence are computed, and the next one is drawn.
+    pub(super) fn end_computing(&mut self, key: Key, drawn: &mut DrawnTokens<'_>, forks: &mut Vec<Fork>) {
+        if self.seqs[key].joint {
+            self.end_prompt(key, drawn, forks);
             return;
         }
-        let (request, choice) = (self.seqs[slice.seq].request, self.seqs[slice.seq].choice);
-        let Some(token) = drawn.next(slice.key) else {
+        let (request, choice) = (self.seqs[key].request, self.seqs[key].choice);
+        let Some(token) = drawn.next(self.requests[request].seq_key(choice)) else {
             return self.fail_request(request, missing(choice));
         };
-        let index = self.seqs[slice.seq].output.len() as u32;
+        let index = self.seqs[key].output.len() as u32;
         if self.deliver(request, choice, index, token).is_some() {
             self.end_choice(request, choice);
         } else {
-            let seq = &mut self.seqs[slice.seq];
+            let seq = &mut self.seqs[key];
             seq.output.push(token.token);
             seq.prefilling = false;
-            self.pause_if_spent(slice.seq);
+            self.pause_if_spent(key);
         }
     }
 
@@ -177,7 +192,7 @@ impl Batch {
 
     /// Gives a choice a sequence of its own that shares all pages of its prompt. Where no slot is left it waits, and
     /// finds what is cached of the prompt when its turn comes. One without credit needs no slot.
-    fn fork(&mut self, fork: &Fork) {
+    pub(super) fn fork(&mut self, fork: &Fork) {
         let Some(parent) = self.seqs.get(fork.parent) else { return };
         let spent = !self.requests[parent.request].has_credit(fork.choice, 1);
         let pages: Vec<PageId> = if spent || self.has_slot() { parent.pages.clone() } else { Vec::new() };
@@ -215,7 +230,7 @@ impl Batch {
     }
 
     /// Makes the pages findable that the last `tokens` computed tokens filled.
-    fn publish_filled(&mut self, key: Key, tokens: u32) {
+    pub(super) fn publish_filled(&mut self, key: Key, tokens: u32) {
         if !self.config.prefix_cache {
             return;
         }
@@ -236,6 +251,6 @@ impl Batch {
     }
 }
 
-fn missing(choice: u32) -> String {
+pub(super) fn missing(choice: u32) -> String {
     format!("the engine drew no token for choice {choice}")
 }

@@ -113,7 +113,7 @@ impl Batch {
         {
             draft.under_way.insert((page, hash));
         }
-        let tokens = seq.remaining().min(draft.budget);
+        let tokens = seq.remaining().min(draft.budget).min(self.chunk_of(&self.requests[seq.request]));
         if tokens > 0 {
             self.add_slice(key, tokens, draft);
         }

@@ -8,9 +8,10 @@ use super::{Batch, BatchEffect};
 use crate::time::Time;
 
 impl Batch {
-    /// Takes a request with all its sequences out of every list.
-    pub(super) fn remove_request(&mut self, key: Key) -> Option<Request> {
+    /// Takes a request with all its sequences out of every list; `reason` says why it fails.
+    pub(super) fn remove_request(&mut self, key: Key, reason: Option<&str>) -> Option<Request> {
         let request = self.requests.remove(key)?;
+        self.drop_transfer(&request, reason);
         self.by_id.remove(&(request.spec.id, request.spec.attempt));
         self.deadlines.remove(&(request.spec.deadline, key));
         for seq in request.seqs() {
@@ -62,6 +63,8 @@ impl Batch {
             Place::Resuming | Place::Fresh => self.unqueue(&seq),
             Place::Paused => _ = self.paused.remove(&seq.rank()),
             Place::Stalled => _ = self.stalled.remove(&seq.rank()),
+            Place::Receiving => _ = self.receiving.remove(&seq.rank()),
+            Place::Held => _ = self.held.remove(&seq.rank()),
         }
         self.give_up(std::mem::take(&mut seq.pages));
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use config::ids::PageId;
 
 use super::slab::Key;
+use super::transfer::Transfer;
 use super::{PageHasher, Usage};
 use crate::kv::{Fingerprint, PageHash};
 use crate::request::{Finish, RequestSpec, Token};
@@ -28,6 +29,8 @@ pub(super) struct Request {
     pub(super) allowed: Vec<u32>,
     /// Prompt log-probabilities are reported for the positions `1..=reported`.
     pub(super) reported: u32,
+    /// Its prompt is computed for, or by, another worker.
+    pub(super) transfer: Transfer,
 }
 
 /// Where a choice stands.
@@ -87,6 +90,10 @@ pub(super) enum Place {
     Paused,
     /// Has used its credit, and has no pages.
     Stalled,
+    /// Has pages whose content comes from another worker.
+    Receiving,
+    /// Is kept, with its pages, for another worker.
+    Held,
 }
 
 /// Tokens that are computed one after another: one choice, or the common prompt of several.
@@ -106,7 +113,7 @@ pub(super) struct Seq {
     pub(super) output: Vec<Token>,
     /// Hashes of the full pages after those of the prompt, as far as they were needed.
     pub(super) output_hashes: Vec<PageHash>,
-    /// Pages in order; empty unless running or paused.
+    /// Pages in order; empty while it waits to run and while it is stalled.
     pub(super) pages: Vec<PageId>,
     /// What it is counted with in [`super::Batch::waiting_work`] while it waits.
     pub(super) waiting_work: u64,

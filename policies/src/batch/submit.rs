@@ -6,6 +6,7 @@ use config::ids::{Attempt, RequestId};
 
 use super::seq::{Choice, Place, Request, Seq};
 use super::slab::Key;
+use super::transfer::Transfer;
 use super::{Batch, BatchEffect, Refusal, Usage};
 use crate::kv::PageHash;
 use crate::request::{RequestSpec, ResumedChoice, Token};
@@ -43,6 +44,7 @@ impl Batch {
             cached: None,
             allowed,
             reported: 0,
+            transfer: Transfer::None,
         };
         let key = self.requests.insert(request);
         self.by_id.insert(id, key);
@@ -159,7 +161,7 @@ impl Batch {
     /// uses them. No event of the request follows. False where it is not here.
     pub fn cancel(&mut self, _now: Time, request: RequestId, attempt: Attempt) -> bool {
         let Some(&key) = self.by_id.get(&(request, attempt)) else { return false };
-        self.remove_request(key);
+        self.remove_request(key, None);
         true
     }
 
@@ -186,14 +188,14 @@ impl Batch {
     }
 
     pub(super) fn finish_request(&mut self, key: Key) {
-        if let Some(request) = self.remove_request(key) {
+        if let Some(request) = self.remove_request(key, None) {
             let (id, attempt, usage) = (request.spec.id, request.spec.attempt, request.usage);
             self.effects.push(BatchEffect::Done { request: id, attempt, usage });
         }
     }
 
     pub(super) fn fail_request(&mut self, key: Key, reason: String) {
-        if let Some(request) = self.remove_request(key) {
+        if let Some(request) = self.remove_request(key, Some(&reason)) {
             let (id, attempt) = (request.spec.id, request.spec.attempt);
             self.effects.push(BatchEffect::Failed { request: id, attempt, reason });
         }

@@ -21,3 +21,5 @@ mod limits;
 mod pressure;
 
 mod removal;
+
+mod transfer;

@@ -7,7 +7,9 @@ use config::ids::{Attempt, RequestId};
 
 use super::model::{Engine, solo, solo_prompt};
 use super::replay::Replay;
-use crate::batch::{Batch, BatchConfig, BatchEffect, BatchLoad, PageHasher, Refusal, TokenEvent, Usage};
+use crate::batch::{
+    Batch, BatchConfig, BatchEffect, BatchLoad, KvWork, PageHasher, Refusal, TokenEvent, Usage,
+};
 use crate::kv::events::Recording;
 use crate::kv::{Fingerprint, page_hashes};
 use crate::request::{Logprobs, RequestSpec, ResumedChoice, Sampling, Token};
@@ -107,6 +109,35 @@ impl Driver {
         }
         self.settle();
         taken
+    }
+
+    /// Submits a request whose prompt is computed elsewhere, unless fewer than `least` tokens are missing.
+    pub(super) fn add_received(&mut self, spec: &RequestSpec, least: u32) {
+        self.batch.submit_received(self.now, spec.clone(), least).unwrap();
+        self.received.insert(id(spec), Received::default());
+        self.specs.insert(id(spec), spec.clone());
+        self.settle();
+    }
+
+    /// Submits a request for another worker; nothing of it is for a gateway.
+    pub(super) fn add_prefill(&mut self, spec: &RequestSpec) -> Result<(), Refusal> {
+        let taken = self.batch.submit_prefill(self.now, spec.clone());
+        self.settle();
+        taken
+    }
+
+    /// What became of transfers.
+    pub(super) fn kv_work(&mut self) -> Vec<KvWork> {
+        let mut work = Vec::new();
+        self.batch.take_kv_work(&mut work);
+        work
+    }
+
+    /// Does something to the scheduler itself.
+    pub(super) fn with<T>(&mut self, change: impl FnOnce(&mut Batch, Time) -> T) -> T {
+        let result = change(&mut self.batch, self.now);
+        self.settle();
+        result
     }
 
     /// Submits what has to be taken.

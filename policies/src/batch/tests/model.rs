@@ -2,6 +2,8 @@
 //! on all tokens up to it; a drawn token depends on those numbers at all positions. A wrong page, a missed copy or a
 //! page that is reused too early therefore changes the tokens.
 
+use config::ids::PageId;
+
 use crate::batch::BatchConfig;
 use crate::request::{Finish, Logprobs, RequestSpec, Sampling, Token};
 use crate::rng;
@@ -50,6 +52,16 @@ impl Engine {
     pub(super) fn new(config: &BatchConfig) -> Self {
         let page_tokens = config.page_tokens as usize;
         Self { page_tokens, pages: vec![vec![0; page_tokens]; config.pages as usize], computed: 0, copies: 0 }
+    }
+
+    /// The content of a page.
+    pub(super) fn export(&self, page: PageId) -> Vec<u64> {
+        self.pages[page.index()].clone()
+    }
+
+    /// Sets the content of a page.
+    pub(super) fn import(&mut self, page: PageId, content: Vec<u64>) {
+        self.pages[page.index()] = content;
     }
 
     pub(super) fn run(&mut self, plan: &StepPlan) -> StepOutcome {

@@ -1,0 +1,403 @@
+//! Prompts that are computed at one worker and generated from at another.
+//!
+//! The worker that generates takes the request with [`Batch::submit_received`]. The request waits for its pages like any
+//! other, is set aside when it has them ([`KvWork::Reserved`]), and goes on when their content has come
+//! ([`Batch::received`]) or will not come ([`Batch::compute_here`]). The worker that computes takes it with
+//! [`Batch::submit_prefill`], tells of each page that is full ([`KvWork::Computed`]) and of the first tokens
+//! ([`KvWork::Prefilled`]), and keeps the pages until the request is cancelled.
+//!
+//! A running sequence can be moved in the same way: [`Batch::freeze`] sets it aside, and the other worker takes it with
+//! its output as resumed tokens.
+//!
+//! The engine carries out imports, exports and steps in the order in which they are handed to it. So pages may be given
+//! up while one of them is still on its way there: whatever is written to them later is written after it.
+
+use config::ids::{Attempt, PageId, RequestId};
+
+use super::complete::DrawnTokens;
+use super::seq::{Place, Request};
+use super::slab::Key;
+use super::{Batch, Refusal};
+use crate::request::RequestSpec;
+use crate::step::Drawn;
+use crate::time::Time;
+
+/// What a request has to do with another worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Transfer {
+    /// Nothing (any more).
+    #[default]
+    None,
+    /// Its prompt is computed elsewhere, unless fewer than `least` tokens of it are missing here.
+    Receive { least: u32 },
+    /// Its prompt is computed here for another worker, which has been told of the first `reported` pages.
+    Send { reported: u32 },
+}
+
+/// News for whoever moves pages between workers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum KvWork {
+    /// The request has all pages of its prompt; the first `cached` tokens are there.
+    Reserved {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
+        /// The block table.
+        pages: Vec<PageId>,
+        /// Tokens found in the cache, a multiple of the page size.
+        cached: u32,
+        /// Tokens whose keys and values have to be there in the end.
+        tokens: u32,
+    },
+    /// The request is computed here after all: little of it is missing.
+    NotNeeded {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
+    },
+    /// Further pages are full, and will not change.
+    Computed {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
+        /// The number in the sequence of the first of them.
+        first: u32,
+        /// The pages.
+        pages: Vec<PageId>,
+    },
+    /// The prompt is computed and its first tokens are drawn; its pages stay until the request is cancelled.
+    Prefilled {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
+        /// Tokens in the pages.
+        computed: u32,
+        /// Prompt tokens that were found in the cache.
+        cached: u32,
+        /// The page that is not full, after all full ones.
+        tail: Option<PageId>,
+        /// The first token of each choice.
+        drawn: Vec<Drawn>,
+        /// Every choice ends with its first token, so that nobody needs the pages.
+        ends: bool,
+    },
+    /// A request of which the news above have been told, or would have been, is gone.
+    Dropped {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
+        /// Why, where it failed.
+        reason: Option<String>,
+    },
+}
+
+/// How much is set aside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAside {
+    /// Sequences that wait for the content of their pages.
+    pub receiving: u32,
+    /// Pages that they hold.
+    pub receiving_pages: u32,
+    /// Sequences that are kept for another worker.
+    pub held: u32,
+    /// Pages that they hold.
+    pub held_pages: u32,
+}
+
+impl Batch {
+    /// Whether a request's prompt may be computed at another worker: it is one sequence, and nothing is asked about the
+    /// prompt itself.
+    #[must_use]
+    pub fn is_transferable(spec: &RequestSpec) -> bool {
+        let open = || spec.resumed.iter().filter(|c| !c.ended);
+        let resumed = open().any(|c| !c.tokens.is_empty());
+        !spec.prompt_logprobs && (!resumed || open().count() == 1)
+    }
+
+    /// As [`Batch::submit`], for a request whose prompt another worker computes. Where fewer than `least` of its tokens
+    /// are missing when its turn comes, and where it is not [`Batch::is_transferable`], it is computed here.
+    ///
+    /// # Errors
+    /// As [`Batch::submit`].
+    pub fn submit_received(&mut self, now: Time, spec: RequestSpec, least: u32) -> Result<(), Refusal> {
+        let transferable = Self::is_transferable(&spec);
+        let id = (spec.id, spec.attempt);
+        self.submit(now, spec)?;
+        if let Some(&key) = self.by_id.get(&id) {
+            if transferable {
+                self.requests[key].transfer = Transfer::Receive { least: least.max(1) };
+            } else {
+                self.kv_work.push(KvWork::NotNeeded { request: id.0, attempt: id.1 });
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Batch::submit`], for a request of which only the prompt and the first tokens are computed here.
+    ///
+    /// # Errors
+    /// As [`Batch::submit`]; [`Refusal::Malformed`] where the request is not [`Batch::is_transferable`].
+    pub fn submit_prefill(&mut self, now: Time, spec: RequestSpec) -> Result<(), Refusal> {
+        if !Self::is_transferable(&spec) {
+            return Err(Refusal::Malformed("its prompt cannot be computed for another worker"));
+        }
+        let id = (spec.id, spec.attempt);
+        self.submit(now, spec)?;
+        // A request that had nothing left to generate is done already.
+        if let Some(&key) = self.by_id.get(&id) {
+            self.requests[key].transfer = Transfer::Send { reported: 0 };
+        }
+        Ok(())
+    }
+
+    /// The content of a request's pages has come, and with it the first token of each choice; `cached` of its prompt's
+    /// tokens were not computed anywhere. Without `pages` only tokens have come, which is enough where all choices end
+    /// with them. False, and nothing has changed, where the request does not wait for this, or needs more than has come.
+    pub fn received(
+        &mut self,
+        _now: Time,
+        request: RequestId,
+        attempt: Attempt,
+        pages: bool,
+        cached: u32,
+        drawn: &[Drawn],
+    ) -> bool {
+        let Some((owner, key)) = self.set_aside_as(request, attempt, Place::Receiving) else { return false };
+        if !(pages || self.ends_with(owner, key, drawn)) || !self.are_drawn(owner, key, drawn) {
+            return false;
+        }
+        let before = self.take_back(owner, key);
+        let len = self.seqs[key].len();
+        if self.requests[owner].spec.resumed.iter().all(|c| c.tokens.is_empty()) {
+            self.requests[owner].cached = Some(cached);
+            self.requests[owner].usage.cached_tokens = cached;
+        }
+        self.seqs[key].computed = len;
+        if pages {
+            self.publish_filled(key, len - before);
+        }
+        let mut forks = Vec::new();
+        self.end_computing(key, &mut DrawnTokens::of(drawn), &mut forks);
+        for fork in forks {
+            self.fork(&fork);
+        }
+        true
+    }
+
+    /// No more content comes: the first `tokens` tokens are there (those that were in the cache in any case), the rest is
+    /// computed here. Of a request that has no pages yet: it will be computed here. False where neither is the case.
+    pub fn compute_here(&mut self, _now: Time, request: RequestId, attempt: Attempt, tokens: u32) -> bool {
+        let Some((owner, key)) = self.set_aside_as(request, attempt, Place::Receiving) else {
+            let waiting = self.by_id.get(&(request, attempt)).and_then(|key| self.requests.get_mut(*key));
+            return waiting.is_some_and(|request| {
+                let receives = matches!(request.transfer, Transfer::Receive { .. });
+                request.transfer = if receives { Transfer::None } else { request.transfer };
+                receives
+            });
+        };
+        let before = self.take_back(owner, key);
+        let seq = &mut self.seqs[key];
+        // The last token is computed in any case: its logits are needed.
+        seq.computed = tokens.min(seq.len() - 1).max(before);
+        let new = seq.computed - before;
+        self.publish_filled(key, new);
+        true
+    }
+
+    /// Sets a decoding sequence aside, with its pages, so that another worker can go on with it; the news are as for a
+    /// prompt that was computed for another worker, without tokens. False where the request is not one decoding sequence
+    /// or is in the step under way: then ask again after it.
+    pub fn freeze(&mut self, _now: Time, request: RequestId, attempt: Attempt) -> bool {
+        let Some(&owner) = self.by_id.get(&(request, attempt)) else { return false };
+        let &[key] = self.requests[owner].seqs().as_slice() else { return false };
+        let seq = &self.seqs[key];
+        let in_flight = self.flight.as_ref().is_some_and(|f| f.slices.iter().any(|s| s.seq == key));
+        let decodes = matches!(seq.place, Place::Running | Place::Paused) && !seq.prefilling && !seq.joint;
+        if !decodes || in_flight || self.requests[owner].transfer != Transfer::None {
+            return false;
+        }
+        match seq.place {
+            Place::Running => self.running.retain(|k| *k != key),
+            _ => _ = self.paused.remove(&self.seqs[key].rank()),
+        }
+        self.requests[owner].transfer = Transfer::Send { reported: 0 };
+        self.report_full_pages(key);
+        self.hold(key, Vec::new(), false);
+        true
+    }
+
+    /// A frozen sequence goes on here: it was not moved after all. False where it is not frozen.
+    pub fn thaw(&mut self, _now: Time, request: RequestId, attempt: Attempt) -> bool {
+        let Some((owner, key)) = self.set_aside_as(request, attempt, Place::Held) else { return false };
+        if self.seqs[key].remaining() != 1 {
+            return false;
+        }
+        self.held.remove(&self.seqs[key].rank());
+        self.requests[owner].transfer = Transfer::None;
+        // It takes a slot when there is one.
+        self.pause(key);
+        self.woken = true;
+        self.wake();
+        true
+    }
+
+    /// Moves the news about transfers since the last call to the end of `work`, in order.
+    pub fn take_kv_work(&mut self, work: &mut Vec<KvWork>) {
+        work.append(&mut self.kv_work);
+    }
+
+    /// Prompts that are computed for other workers are computed in chunks of at most this many tokens.
+    pub const fn set_transfer_chunk(&mut self, tokens: u32) {
+        self.transfer_chunk = if tokens == 0 { u32::MAX } else { tokens };
+    }
+
+    /// What waits for content or is kept for others.
+    #[must_use]
+    pub fn set_aside(&self) -> SetAside {
+        let pages = |keys: &std::collections::BTreeMap<(u64, u32), Key>| {
+            keys.values().map(|k| self.seqs[*k].pages.len() as u32).sum()
+        };
+        SetAside {
+            receiving: self.receiving.len() as u32,
+            receiving_pages: pages(&self.receiving),
+            held: self.held.len() as u32,
+            held_pages: pages(&self.held),
+        }
+    }
+
+    /// The most tokens that one step may compute of a prefill.
+    pub(super) fn chunk_of(&self, request: &Request) -> u32 {
+        if matches!(request.transfer, Transfer::Send { .. }) { self.transfer_chunk } else { u32::MAX }
+    }
+
+    /// A sequence has its pages: says whether it waits for their content now.
+    pub(super) fn waits_for_content(&mut self, key: Key) -> bool {
+        let seq = &self.seqs[key];
+        let request = &mut self.requests[seq.request];
+        let (id, attempt) = (request.spec.id, request.spec.attempt);
+        let Transfer::Receive { least } = request.transfer else { return false };
+        if seq.remaining() < least {
+            request.transfer = Transfer::None;
+            self.kv_work.push(KvWork::NotNeeded { request: id, attempt });
+            return false;
+        }
+        let (pages, cached, tokens) = (seq.pages.clone(), seq.computed, seq.len());
+        self.kv_work.push(KvWork::Reserved { request: id, attempt, pages, cached, tokens });
+        let rank = seq.rank();
+        self.seqs[key].place = Place::Receiving;
+        self.receiving.insert(rank, key);
+        true
+    }
+
+    /// Tells of pages that have become full, where the sequence is computed for another worker.
+    pub(super) fn report_full_pages(&mut self, key: Key) {
+        let seq = &self.seqs[key];
+        let request = &mut self.requests[seq.request];
+        let Transfer::Send { reported } = &mut request.transfer else { return };
+        let full = seq.computed / self.config.page_tokens;
+        if full > *reported {
+            let first = std::mem::replace(reported, full);
+            self.kv_work.push(KvWork::Computed {
+                request: request.spec.id,
+                attempt: request.spec.attempt,
+                first,
+                pages: seq.pages[first as usize..full as usize].to_vec(),
+            });
+        }
+    }
+
+    /// A prompt that was computed for another worker is whole: keeps its pages for that one.
+    pub(super) fn end_prefill(&mut self, key: Key, drawn: &mut DrawnTokens<'_>) {
+        let owner = self.seqs[key].request;
+        let request = &self.requests[owner];
+        let choices: Vec<u32> = if self.seqs[key].joint {
+            request.joint_choices().collect()
+        } else {
+            vec![self.seqs[key].choice]
+        };
+        let mut tokens = Vec::with_capacity(choices.len());
+        for choice in choices {
+            let Some(token) = drawn.next(self.requests[owner].seq_key(choice)) else {
+                return self.fail_request(owner, super::complete::missing(choice));
+            };
+            tokens.push(token.clone());
+        }
+        self.totals.drawn_tokens += tokens.len() as u64;
+        let ends = self.ends_with(owner, key, &tokens);
+        self.running.retain(|k| *k != key);
+        self.hold(key, tokens, ends);
+    }
+
+    fn hold(&mut self, key: Key, drawn: Vec<Drawn>, ends: bool) {
+        let seq = &mut self.seqs[key];
+        seq.place = Place::Held;
+        let (rank, owner, computed) = (seq.rank(), seq.request, seq.computed);
+        let full = (computed / self.config.page_tokens) as usize;
+        let tail = (computed % self.config.page_tokens > 0).then(|| seq.pages.get(full).copied()).flatten();
+        self.held.insert(rank, key);
+        let request = &self.requests[owner];
+        self.kv_work.push(KvWork::Prefilled {
+            request: request.spec.id,
+            attempt: request.spec.attempt,
+            computed,
+            cached: request.cached.unwrap_or(0),
+            tail,
+            drawn,
+            ends,
+        });
+        self.watch_deadline(owner);
+    }
+
+    /// A request is gone: whoever moves its pages hears of it.
+    pub(super) fn drop_transfer(&mut self, request: &Request, reason: Option<&str>) {
+        if request.transfer != Transfer::None {
+            let (id, attempt) = (request.spec.id, request.spec.attempt);
+            let reason = reason.map(str::to_owned);
+            self.kv_work.push(KvWork::Dropped { request: id, attempt, reason });
+        }
+    }
+
+    /// The request and its sequence, where it is set aside like this.
+    fn set_aside_as(&self, request: RequestId, attempt: Attempt, place: Place) -> Option<(Key, Key)> {
+        let owner = *self.by_id.get(&(request, attempt))?;
+        let key = *self.requests[owner].seqs().first()?;
+        (self.seqs[key].place == place).then_some((owner, key))
+    }
+
+    /// Puts a sequence that waited for content among the running ones; gives the tokens that it had from the cache.
+    fn take_back(&mut self, owner: Key, key: Key) -> u32 {
+        self.requests[owner].transfer = Transfer::None;
+        self.receiving.remove(&self.seqs[key].rank());
+        self.run(key);
+        self.seqs[key].computed
+    }
+
+    /// Whether each open choice of the sequence has its token.
+    fn are_drawn(&self, owner: Key, key: Key, drawn: &[Drawn]) -> bool {
+        self.open_choices(owner, key).all(|choice| {
+            let seq = self.requests[owner].seq_key(choice);
+            drawn.iter().any(|d| d.seq == seq)
+        })
+    }
+
+    /// Whether each open choice ends with its token.
+    fn ends_with(&self, owner: Key, key: Key, drawn: &[Drawn]) -> bool {
+        let (request, len) = (&self.requests[owner], self.seqs[key].len());
+        self.open_choices(owner, key).all(|choice| {
+            let seq = request.seq_key(choice);
+            drawn.iter().any(|d| d.seq == seq && request.finish(d.token, len + 1).is_some())
+        })
+    }
+
+    fn open_choices(&self, owner: Key, key: Key) -> impl Iterator<Item = u32> {
+        let seq = &self.seqs[key];
+        let own = (!seq.joint).then_some(seq.choice);
+        let joint = seq.joint.then(|| self.requests[owner].joint_choices());
+        own.into_iter().chain(joint.into_iter().flatten())
+    }
+}
