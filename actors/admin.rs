@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -26,6 +26,8 @@ use crate::gateway::http::{self, health};
 use crate::gateway::{RenderMetrics, Trouble};
 use crate::membership::Board;
 use crate::reload::Reloader;
+
+mod role;
 
 /// Longest wait for the controller of this node.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -60,11 +62,12 @@ impl std::fmt::Debug for Admin {
     }
 }
 
-/// `/v1/cluster`, `/v1/workers`, `/v1/policies`, `/v1/directory` and `/v1/reload`.
+/// `/v1/cluster`, `/v1/workers` and `/v1/workers/{name}/role`, `/v1/policies`, `/v1/directory` and `/v1/reload`.
 pub fn control(control: Control) -> Router {
     Router::new()
         .route("/v1/cluster", get(cluster))
         .route("/v1/workers", get(workers))
+        .route("/v1/workers/{name}/role", post(role::set).layer(DefaultBodyLimit::max(role::BODY_LIMIT)))
         .route("/v1/policies", get(policies))
         .route("/v1/directory", get(directory))
         .route("/v1/reload", post(reload))
@@ -124,6 +127,9 @@ async fn workers(State(control): State<Arc<Control>>) -> Result<Response, ApiErr
                 "max_context": row.info.max_context,
                 "max_requests": row.info.max_requests,
                 "draining": row.draining,
+                "role": row.info.role,
+                "switching_to": row.info.switching_to,
+                "switchable": row.info.switchable,
                 "booked": row.booked,
                 "booked_tokens": row.booked_tokens,
                 "foreign": row.foreign,

@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use cluster::wire::{ToController, ToGateway, ToWorker};
-use config::ids::{NodeId, RequestId};
+use config::ids::{NodeId, PolicyName, RequestId};
 use config::{Choice, ControllerConfig};
-use policies::placement::{Placement, PlacementConfig, PlacementEffect, PolicyWork, Ticket};
-use policies::policy::Stage;
+use policies::placement::{
+    Placement, PlacementConfig, PlacementEffect, PolicyWork, Route, RouteNote, SwitchCause, Ticket,
+};
+use policies::policy::{PolicyAction, PolicyMode, Stage};
 use policies::time::Span;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
-use tracing::{debug, error, trace};
+use tracing::{debug, error, info, trace, warn};
 
 use crate::clock;
 use crate::doors::{ControllerMsg, DirectoryView, Doors};
@@ -182,6 +184,9 @@ impl ControllerState {
             ControllerMsg::Wire(ToController::Accepted { request, attempt }) => {
                 self.core.accepted(now, request, attempt);
             }
+            ControllerMsg::Wire(ToController::Prefilled { request, attempt }) => {
+                self.core.prefilled(now, request, attempt, &mut effects);
+            }
             ControllerMsg::Wire(ToController::KvEvents { worker, seq, events }) => {
                 let feed = self.core.kv_events(&worker, seq, &events);
                 trace!(%worker, seq, events = events.len(), ?feed, "pages changed");
@@ -194,6 +199,9 @@ impl ControllerState {
                 self.core.tick(now, &mut effects);
                 metrics::gauge!(crate::metrics::BOOKED).set(f64::from(self.core.booked()));
                 metrics::gauge!(crate::metrics::QUEUED).set(f64::from(self.core.queued()));
+                if self.policies.are_due(now) {
+                    self.policies.tick(now, &self.core.workers().into());
+                }
             }
             ControllerMsg::Observe(reply) => {
                 // Whoever asked may have given up; then the answer interests nobody.
@@ -211,6 +219,7 @@ impl ControllerState {
                 self.policies.answered(ticket, &policy);
                 self.core.opinion(now, ticket, &policy, opinion, took, &mut effects);
             }
+            ControllerMsg::Proposed { policy, actions } => self.core.proposed(&policy, actions),
             ControllerMsg::Due => {
                 self.awaiting = false;
                 self.core.tick(now, &mut effects);
@@ -249,7 +258,10 @@ impl ControllerState {
                     .is_some_and(|gateway| self.doors.to_gateway(&gateway, ToGateway::Placement(effect)));
                 if over || !delivered {
                     self.core.release(clock::now(), request, attempt, &mut more);
-                    self.owners.remove(&request);
+                    // One that is about to move has another attempt where it is.
+                    if !self.core.is_booked(request) {
+                        self.owners.remove(&request);
+                    }
                 }
             }
             let worked = self.policy_work(&mut more);
@@ -266,15 +278,42 @@ impl ControllerState {
         self.core.take_policy_work(&mut work);
         let any = !work.is_empty();
         for item in work {
-            if let PolicyWork::Resync(worker) = item {
-                // One that cannot be reached, or whose answer is lost, is asked again by a tick of the core.
-                self.doors.to_worker(&worker, ToWorker::KvResync { controller: self.node.clone() });
-            } else if let Some((ticket, policy)) = self.policies.work(item) {
-                let why = "it is being restarted".to_owned();
-                self.core.opinion_failed(clock::now(), ticket, &policy, why, Span::ZERO, effects);
+            match item {
+                PolicyWork::Resync(worker) => {
+                    // One that cannot be reached, or whose answer is lost, is asked again by a tick of the core.
+                    self.doors.to_worker(&worker, ToWorker::KvResync { controller: self.node.clone() });
+                }
+                PolicyWork::Note(note) => say(&note),
+                PolicyWork::Act { policy, mode, action } => self.act(&policy, mode, action),
+                PolicyWork::Observe(_) | PolicyWork::Consult { .. } => {
+                    if let Some((ticket, policy)) = self.policies.work(item) {
+                        let why = "it is being restarted".to_owned();
+                        self.core.opinion_failed(clock::now(), ticket, &policy, why, Span::ZERO, effects);
+                    }
+                }
             }
         }
         any
+    }
+
+    /// Does what a policy proposes, where this controller is the one that decides: others see the same, and would do it
+    /// again.
+    fn act(&self, policy: &PolicyName, mode: PolicyMode, action: PolicyAction) {
+        if !self.doors.leads() {
+            return;
+        }
+        let word = if mode == PolicyMode::Prod { action.as_str() } else { action.would() };
+        metrics::counter!(
+            crate::metrics::POLICY_DECISIONS,
+            "policy" => policy.to_string(), "mode" => mode.as_str(), "action" => word
+        )
+        .increment(1);
+        let PolicyAction::SwitchRole { worker, role, why } = action;
+        info!(%policy, %mode, action = word, %worker, %role, why, "a policy proposes");
+        if mode == PolicyMode::Prod {
+            // One that cannot be reached has what it has; the policy looks again after its pause.
+            self.doors.to_worker(&worker, ToWorker::SetRole { role, cause: SwitchCause::Policy });
+        }
     }
 
     /// Puts these policies in the place of those before: all of them, or none.
@@ -288,6 +327,23 @@ impl ControllerState {
         self.core.set_policies(clock::now(), self.policies.configs(), &mut effects);
         self.carry_out(effects);
         Ok(())
+    }
+}
+
+/// Which way prompts go that are worth a prefill worker: each that has to go another way in the figures, and once in the
+/// log where that changes.
+fn say(note: &RouteNote) {
+    let RouteNote { model, route, reason, before, changed } = note;
+    if let Some(reason) = *reason {
+        metrics::counter!(crate::metrics::PD_FALLBACKS, "reason" => reason).increment(1);
+    }
+    let (route, before) = (route.as_str(), before.map_or("none", Route::as_str));
+    match reason {
+        Some(reason) if *changed => {
+            warn!(%model, route, before, reason, "requests go another way than by a prefill and a decode worker");
+        }
+        None if *changed => info!(%model, route, before, "requests go the usual way again"),
+        _ => {}
     }
 }
 

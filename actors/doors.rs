@@ -11,7 +11,7 @@ use config::ids::{NodeId, PolicyName, WorkerId};
 use policies::batch::BatchLoad;
 use policies::kv::directory::HolderView;
 use policies::placement::{PolicyView, Ticket, WorkerInfo, WorkerView};
-use policies::policy::Opinion;
+use policies::policy::{Opinion, PolicyAction};
 use policies::time::Span;
 use ractor::RpcReplyPort;
 use ractor_cluster::RactorMessage;
@@ -36,6 +36,8 @@ pub enum GatewayMsg {
     NodeLost(NodeId),
     /// Another controller leads now, or none: requests without an answer are placed again.
     ControllerChanged,
+    /// Time to look whether something that was asked for does not come.
+    Tick,
     /// `[gateway]` from now on.
     SetLimits(GatewayConfig),
     /// Takes no new requests; those under way go on.
@@ -76,6 +78,13 @@ pub enum ControllerMsg {
         opinion: Opinion,
         /// Since it was asked.
         took: Span,
+    },
+    /// What a policy proposes, not empty.
+    Proposed {
+        /// Whose proposals.
+        policy: PolicyName,
+        /// What.
+        actions: Vec<PolicyAction>,
     },
     /// Looks for answers that are late.
     Due,

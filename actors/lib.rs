@@ -21,6 +21,7 @@ pub mod membership;
 
 pub mod controller;
 pub mod gateway;
+pub mod kv;
 pub mod node;
 pub mod pool;
 pub mod worker;

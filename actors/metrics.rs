@@ -53,6 +53,31 @@ pub const STEP: &str = "actor_node_engine_step_seconds";
 /// Tokens in an engine step.
 pub const STEP_TOKENS: &str = "actor_node_engine_step_tokens";
 
+/// KV pages that wait for their content from another worker.
+pub const KV_PAGES_RECEIVING: &str = "actor_node_kv_pages_receiving";
+/// KV pages that are kept until another worker has them.
+pub const KV_PAGES_HELD: &str = "actor_node_kv_pages_held";
+/// Hand-offs of KV pages that are over. Labels: `end` (`receiver`, `sender`), `outcome`.
+pub const KV_TRANSFERS: &str = "actor_node_kv_transfers_total";
+/// Bytes of KV pages handed off. Label `end`.
+pub const KV_TRANSFER_BYTES: &str = "actor_node_kv_transfer_bytes_total";
+/// KV messages of transfers that were over, or of others.
+pub const KV_IGNORED: &str = "actor_node_kv_ignored_messages_total";
+/// Time from asking another worker for a prompt to its last page and first tokens.
+pub const PD_PREFILL: &str = "actor_node_pd_prefill_seconds";
+/// Time from a prompt's first page to the last.
+pub const PD_TRANSFER: &str = "actor_node_pd_transfer_seconds";
+/// Time from a prompt's last page to the worker that goes on having taken it over.
+pub const PD_COMMIT: &str = "actor_node_pd_commit_seconds";
+/// Migrations of running requests, by how they ended. Label `outcome`: `moved`, `stayed`, `elsewhere`, `ended`, `refused`.
+pub const MIGRATIONS: &str = "actor_node_migrations_total";
+/// Batches of KV events published for routers of others.
+pub const KV_EVENT_BATCHES: &str = "actor_node_kv_event_batches_total";
+/// KV events in them.
+pub const KV_EVENTS: &str = "actor_node_kv_events_total";
+/// KV events dropped because too many batches waited; everything is published anew after that.
+pub const KV_EVENTS_DROPPED: &str = "actor_node_kv_events_dropped_total";
+
 /// Nodes of the cluster, this one included. Label `state`.
 pub const NODES: &str = "actor_node_cluster_nodes";
 /// Nodes that were lost. Label `why`: `closed`, `silent`, `replaced`, `goodbye`.
@@ -83,6 +108,10 @@ pub const ACTUAL_HITS: &str = "actor_node_actual_hit_tokens_total";
 pub const MISPREDICTED: &str = "actor_node_mispredicted_hits_total";
 /// What policies said about requests. Labels: `policy`, `mode`, `action`.
 pub const POLICY_DECISIONS: &str = "actor_node_policy_decisions_total";
+/// Requests worth a prefill worker that had to go without one. Label `reason`.
+pub const PD_FALLBACKS: &str = "actor_node_pd_fallback_total";
+/// Changes of a worker's role while it ran. Labels: `cause` (`admin`, `policy`), `role` (the new one).
+pub const ROLE_SWITCHES: &str = "actor_node_role_switches_total";
 /// Time to an opinion. Label `policy`.
 pub const POLICY_SECONDS: &str = "actor_node_policy_seconds";
 
@@ -114,6 +143,18 @@ pub fn describe() {
     describe_counter!(GENERATION_TOKENS, "Tokens generated");
     describe_counter!(PREFILLED_TOKENS, "Tokens computed in prefill, recomputation included");
     describe_counter!(PREEMPTIONS, "Sequences that lost their pages to others");
+    describe_gauge!(KV_PAGES_RECEIVING, "KV pages that wait for their content from another worker");
+    describe_gauge!(KV_PAGES_HELD, "KV pages kept until another worker has them");
+    describe_counter!(KV_TRANSFERS, "Hand-offs of KV pages, by end and outcome");
+    describe_counter!(KV_TRANSFER_BYTES, Unit::Bytes, "Bytes of KV pages handed off, by end");
+    describe_counter!(KV_IGNORED, "KV messages of transfers that were over");
+    describe_histogram!(PD_PREFILL, Unit::Seconds, "Time to a prompt's last page from another worker");
+    describe_histogram!(PD_TRANSFER, Unit::Seconds, "Time from a prompt's first page to its last");
+    describe_histogram!(PD_COMMIT, Unit::Seconds, "Time from a prompt's last page to taking it over");
+    describe_counter!(MIGRATIONS, "Migrations of running requests, by outcome");
+    describe_counter!(KV_EVENT_BATCHES, "Batches of KV events published for routers of others");
+    describe_counter!(KV_EVENTS, "KV events published for routers of others");
+    describe_counter!(KV_EVENTS_DROPPED, "KV events dropped because too many batches waited");
     describe_gauge!(NODES, "Nodes of the cluster, by state");
     describe_counter!(LOST_NODES, "Nodes that were lost, by reason");
     describe_counter!(REFUSED_NODES, "Nodes that were turned away");
@@ -128,6 +169,8 @@ pub fn describe() {
     describe_counter!(MISPREDICTED, "Requests whose expected and found hits differ by more than a page");
     describe_counter!(RELOADS, "Reloads of the configuration, by result");
     describe_counter!(POLICY_DECISIONS, "What policies said about requests, by policy, mode and action");
+    describe_counter!(PD_FALLBACKS, "Requests worth a prefill worker that had to go without one, by reason");
+    describe_counter!(ROLE_SWITCHES, "Changes of a worker's role while it ran, by cause and new role");
     describe_histogram!(POLICY_SECONDS, Unit::Seconds, "Time to a policy's opinion");
     describe_histogram!(TTFT, Unit::Seconds, "Time to first token");
     describe_histogram!(INTER_TOKEN, Unit::Seconds, "Time between tokens of a stream");

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cluster::identity::next_incarnation;
-use config::{Config, Environment, Overrides, Role};
+use cluster::kv_events::{Feed, Publisher};
+use config::{Config, EngineKind, Environment, Overrides, Role};
 use metrics_exporter_prometheus::PrometheusHandle;
 use policies::membership::Member;
 use ractor::rpc::CallResult;
@@ -25,6 +26,7 @@ use crate::admin::Control;
 use crate::doors::Doors;
 use crate::membership::{self, Board};
 use crate::reload::Reloader;
+use crate::supervise::{TaskKind, spawn};
 use crate::worker::WorkerHealth;
 
 mod parts;
@@ -55,12 +57,23 @@ pub async fn run(
     let listener = bind(config.http.listen_address(roles)).await?;
     let http = listener.local_addr().context("cannot read the address of http.listen")?;
     let entry = membership::prepare(&config, &secrets).await?;
+    let kv = match &entry {
+        // The whole mistral.rs engine has no pages that could travel.
+        Some(entry) if roles.contains(Role::Worker) && config.engine.kind != EngineKind::Mistralrs => {
+            Some(Arc::new(entry.kv(&config).await?))
+        }
+        _ => None,
+    };
     let me = me(&config, entry.as_ref().map(membership::Entry::address), http);
     info!(name = %me.id, roles = %roles, engine = ?config.engine.kind, "starting");
     announce(&format!("http://{http}"));
     if entry.is_some() {
         announce(&format!("cluster tcp://{}", me.address));
     }
+    if let Some(kv) = &kv {
+        announce(&format!("kv tcp://{}", kv.address()));
+    }
+    let kv_events = publish_kv_events(&config).await?;
     let (health, watching) = watch::channel(WorkerHealth::Loading);
     let (fatal, told) = watch::channel(None);
     let args = NodeArgs {
@@ -73,6 +86,8 @@ pub async fn run(
         figures,
         health,
         fatal,
+        kv,
+        kv_events,
     };
     let (node, stopped) = Actor::spawn(None, Node, (args, entry)).await.context("cannot start the node")?;
     let code = tokio::select! {
@@ -120,6 +135,25 @@ async fn bind(address: &str) -> Result<TcpListener> {
     TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot listen on http.listen = \"{address}\" (--http-listen)"))
+}
+
+/// Opens the sockets that routers of others listen to, where this node is a worker and is told to.
+async fn publish_kv_events(config: &Config) -> Result<Option<Feed>> {
+    if !config.node.roles.contains(Role::Worker) {
+        return Ok(None);
+    }
+    let Some((publisher, feed)) = Publisher::bind(&config.kv_events).await? else { return Ok(None) };
+    let (events, replay) = (publisher.endpoint(), publisher.replay_endpoint());
+    info!(endpoint = %events, replay = ?replay, "KV events are published");
+    announce(&format!("kv-events tcp://{events}"));
+    if let Some(replay) = replay {
+        announce(&format!("kv-events-replay tcp://{replay}"));
+    }
+    if !events.ip().is_loopback() {
+        warn!(endpoint = %events, "whoever reaches kv-events.endpoint can read the tokens of prompts and answers");
+    }
+    spawn(TaskKind::Role, "kv-events", publisher.run());
+    Ok(Some(feed))
 }
 
 /// On standard output, for people and scripts: with port 0 it is the only way to learn the real one.

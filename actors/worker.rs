@@ -7,6 +7,9 @@
 //! new incarnation, with backoff.
 
 pub mod load;
+pub mod pages;
+mod port;
+mod role;
 pub mod scheduler;
 pub mod whole;
 
@@ -14,11 +17,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::identity::next_incarnation;
+use cluster::kv_events::Feed;
 use cluster::wire::{ModelAd, ToGateway, ToWorker, WorkerAd};
 use config::ids::{NodeId, WorkerId};
 use config::{Config, Dur};
 use engine::{EngineError, ModelCard};
 use policies::batch::BatchLoad;
+use policies::kv::PageLayout;
 use policies::placement::WorkerInfo;
 use policies::time::{Span, Time};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
@@ -29,9 +34,12 @@ use tracing::{error, info, warn};
 use crate::card::{self, Described};
 use crate::clock;
 use crate::doors::{Doors, WorkerMsg, WorkerStats};
+use crate::kv::{KvEntry, KvPortMsg};
 use crate::membership::MembershipMsg;
 use crate::supervise::{Backoff, TaskKind, spawn};
 use crate::worker::load::{Executor, Loaded};
+use crate::worker::pages::KvMsg;
+use crate::worker::role::Role;
 use crate::worker::scheduler::{Scheduler, SchedulerArgs, SchedulerMsg};
 use crate::worker::whole::{Whole, WholeArgs};
 
@@ -68,6 +76,10 @@ pub struct WorkerArgs {
     pub config: Arc<Config>,
     /// Where health is published.
     pub health: watch::Sender<WorkerHealth>,
+    /// Its KV port; none for a node alone.
+    pub kv: Option<Arc<KvEntry>>,
+    /// Where routers of others are told about pages, if they are.
+    pub kv_events: Option<Feed>,
 }
 
 /// The worker of a node.
@@ -83,10 +95,16 @@ pub enum Msg {
     Loaded(Box<Result<(Loaded, Described), EngineError>>),
     /// Time to try again.
     Reload,
+    /// Time to start the KV port again.
+    RestartPort,
     /// Time to look at the step under way.
     Watch,
     /// The membership is new and knows nobody.
     Announce,
+    /// Time to look whether what is here is done, for a change of role.
+    LookDone,
+    /// So many requests are here.
+    Left(u32),
 }
 
 impl From<WorkerMsg> for Msg {
@@ -116,6 +134,11 @@ pub struct WorkerState {
     restarts: u32,
     draining: bool,
     was_ready: bool,
+    role: Role,
+    /// From the first load on.
+    port: Option<ActorRef<KvPortMsg>>,
+    /// Of the pages that it moves.
+    layout: Option<PageLayout>,
 }
 
 /// What serves once the model is there.
@@ -139,6 +162,7 @@ impl Actor for Worker {
         args: WorkerArgs,
     ) -> Result<WorkerState, ActorProcessingErr> {
         let id = WorkerId::new(args.node.clone(), args.incarnation);
+        let role = Role::new(&args.config.cluster);
         let state = WorkerState {
             args,
             id,
@@ -147,6 +171,9 @@ impl Actor for Worker {
             restarts: 0,
             draining: false,
             was_ready: false,
+            role,
+            port: None,
+            layout: None,
         };
         state.start_loading(&myself);
         myself.send_interval(WATCH, || Msg::Watch);
@@ -160,11 +187,17 @@ impl Actor for Worker {
         state: &mut WorkerState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
+            Msg::Door(WorkerMsg::Wire(ToWorker::SetRole { role, cause })) => {
+                state.set_role(&myself, role, cause);
+            }
             Msg::Door(message) => state.door(message),
             Msg::Loaded(result) => state.loaded(&myself, *result).await?,
             Msg::Reload => state.start_loading(&myself),
+            Msg::RestartPort => state.restart_port(&myself).await,
             Msg::Watch => state.watch(),
             Msg::Announce => state.announce(),
+            Msg::LookDone => state.look_done(&myself),
+            Msg::Left(requests) => state.left(&myself, requests),
         }
         Ok(())
     }
@@ -175,12 +208,18 @@ impl Actor for Worker {
         event: SupervisionEvent,
         state: &mut WorkerState,
     ) -> Result<(), ActorProcessingErr> {
-        match event {
-            SupervisionEvent::ActorFailed(_, reason) => state.lost_engine(&myself, &reason.to_string()),
-            SupervisionEvent::ActorTerminated(_, _, reason) if state.serving.is_some() => {
-                state.lost_engine(&myself, &reason.unwrap_or_else(|| "the scheduler ended".to_owned()));
-            }
-            _ => {}
+        let (who, why) = match event {
+            SupervisionEvent::ActorFailed(who, why) => (who.get_id(), Some(why.to_string())),
+            SupervisionEvent::ActorTerminated(who, _, why) => (who.get_id(), why),
+            _ => return Ok(()),
+        };
+        if state.serving.as_ref().is_some_and(|serving| serving.child.get_id() == who) {
+            state.lost_engine(&myself, &why.unwrap_or_else(|| "the scheduler ended".to_owned()));
+        } else if state.port.as_ref().is_some_and(|port| port.get_id() == who) {
+            state.port_lost(&myself, why);
+        } else {
+            // A page set: its request is looked after.
+            state.forward(SchedulerMsg::Kv(Box::new(KvMsg::SetGone(who))));
         }
         Ok(())
     }
@@ -221,7 +260,7 @@ impl WorkerState {
         myself: &ActorRef<Msg>,
         result: Result<(Loaded, Described), EngineError>,
     ) -> Result<(), ActorProcessingErr> {
-        let (Loaded { executor, card, batch, max_requests }, described) = match result {
+        let (Loaded { executor, card, batch, max_requests, shape }, described) = match result {
             Ok(loaded) => loaded,
             Err(e) if !self.was_ready => {
                 error!(error = %e, "the model cannot be served");
@@ -240,12 +279,20 @@ impl WorkerState {
             max_requests,
             // An engine that schedules for itself has no pages that others could look for.
             page_tokens: if matches!(executor, Executor::Steps(_)) { batch.page_tokens } else { 0 },
+            role: self.role.taken_at_load(),
+            switching_to: None,
+            switchable: self.args.config.cluster.role_switch,
+            hardware: (&self.args.config.cluster.hardware).into(),
+            shape,
+            kv: self.kv_peer(&executor, batch.fingerprint),
         };
         let (doors, worker) = (self.args.doors.clone(), self.id.clone());
         let (child, age) = match executor {
             Executor::Steps(engine) => {
                 let age = load::StepAge::default();
-                let args = SchedulerArgs { doors, worker, batch, engine, age: age.clone() };
+                let kv = self.kv_side(myself, engine.kv().layout).await?;
+                let kv_events = self.args.kv_events.clone();
+                let args = SchedulerArgs { doors, worker, batch, engine, age: age.clone(), kv, kv_events };
                 (Actor::spawn_linked(None, Scheduler, args, myself.get_cell()).await?.0, age)
             }
             Executor::Requests(engine) => {
@@ -285,6 +332,7 @@ impl WorkerState {
         match message {
             WorkerMsg::Drain => {
                 self.draining = true;
+                self.stay();
                 self.set_health(WorkerHealth::Draining);
                 self.announce();
                 self.forward(SchedulerMsg::Drain);
@@ -312,7 +360,7 @@ impl WorkerState {
             }
             // Placed on a life of this worker that is over, or on one whose engine is being loaded again or does not answer:
             // whoever placed it had not heard yet.
-            WorkerMsg::Wire(ToWorker::Submit { to, gateway, .. })
+            WorkerMsg::Wire(ToWorker::Submit { to, gateway, .. } | ToWorker::Fetch { to, gateway, .. })
                 if to != self.id || self.serving.is_none() || self.is_stalled() =>
             {
                 self.args.doors.to_gateway(&gateway, ToGateway::WorkerLost(to));
@@ -363,7 +411,14 @@ impl WorkerState {
 
     /// Takes the worker out of placement; all nodes hear that what it ran is lost.
     fn withdraw(&mut self) {
-        if self.serving.take().is_some() {
+        if let Some(serving) = self.serving.take() {
+            if let Some(port) = &self.port {
+                // One that fails is started again without a scheduler.
+                let _ = port.cast(KvPortMsg::Serve(None));
+            }
+            if let Some(feed) = &self.args.kv_events {
+                feed.publish_whole(serving.info.page_tokens, Vec::new());
+            }
             self.args.doors.remove_worker(&self.id);
             self.announce();
         }

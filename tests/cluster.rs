@@ -13,7 +13,7 @@ mod status;
 // Certificates.
 mod tls;
 // Requests of every kind, their answers, and streams that are compared with them.
-mod streams;
+pub(crate) mod streams;
 // What a cluster answers is what one node answers.
 mod serve;
 // Streams whose worker is lost.

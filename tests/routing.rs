@@ -17,6 +17,8 @@ mod reload;
 mod stages;
 // The real model: how much need not be computed.
 mod saved;
+// Other routers are told what is cached.
+mod zmq;
 
 use std::ops::{Deref, DerefMut};
 

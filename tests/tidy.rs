@@ -413,10 +413,12 @@ fn private_host(line: &str) -> bool {
 }
 
 /// Keys that are read by a method of their section.
-const READ_BY: [(&str, &str); 6] = [
+const READ_BY: [(&str, &str); 8] = [
     ("http.listen", "listen_address"),
     ("cluster.listen", "listen_address"),
     ("cluster.advertise", "advertised"),
+    ("cluster.kv_listen", "kv_listen_address"),
+    ("cluster.kv_advertise", "kv_advertised"),
     ("cluster.seeds", "all_seeds"),
     ("cluster.controller", "all_seeds"),
     ("cluster.gateways", "all_seeds"),

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use config::Config;
 use config::ids::PolicyName;
-use policies::placement::{PolicyWork, Ticket};
+use policies::placement::{PolicyWork, Ticket, WorkerView};
 use policies::policy::configured::configured;
 use policies::policy::{ClusterPolicy, PolicyConfig, PolicyEvent, PolicyMode, PolicyQuery};
-use policies::time::Time;
+use policies::time::{Span, Time};
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr};
 use ractor_cluster::RactorMessage;
 
@@ -20,7 +20,7 @@ use crate::doors::ControllerMsg;
 use crate::supervise::Backoff;
 
 /// How often a policy may forget and propose.
-const TICK: Duration = Duration::from_secs(1);
+const TICK: Span = Span::from_secs(1);
 
 /// A policy of the configuration, and how to make it.
 #[derive(Clone)]
@@ -65,8 +65,8 @@ pub enum PolicyMsg {
     Consult { ticket: Ticket, query: PolicyQuery, asked: Time },
     /// Something happened.
     Observe(PolicyEvent),
-    /// Time to forget, and to propose.
-    Tick,
+    /// Time to forget, and to propose in the light of these workers.
+    Tick(Arc<[WorkerView]>),
 }
 
 /// The actor of one policy.
@@ -87,10 +87,9 @@ impl Actor for PolicyActor {
 
     async fn pre_start(
         &self,
-        myself: ActorRef<PolicyMsg>,
+        _: ActorRef<PolicyMsg>,
         (maker, controller): Self::Arguments,
     ) -> Result<PolicyState, ActorProcessingErr> {
-        myself.send_interval(TICK, || PolicyMsg::Tick);
         let policy = (maker.make)().ok_or("there is no such policy")?;
         Ok(PolicyState { name: maker.config.name.clone(), policy, controller })
     }
@@ -110,11 +109,14 @@ impl Actor for PolicyActor {
                 let _ = state.controller.cast(ControllerMsg::Opinion { ticket, policy, opinion, took });
             }
             PolicyMsg::Observe(event) => state.policy.observe(now, &event),
-            PolicyMsg::Tick => {
+            PolicyMsg::Tick(workers) => {
                 let mut actions = Vec::new();
-                state.policy.tick(now, &mut actions);
-                // No policy proposes anything yet; the type has no value.
-                debug_assert!(actions.is_empty());
+                state.policy.tick(now, &workers, &mut actions);
+                if !actions.is_empty() {
+                    let policy = state.name.clone();
+                    // As above.
+                    let _ = state.controller.cast(ControllerMsg::Proposed { policy, actions });
+                }
                 crate::metrics::enforce("policy", state.policy.check());
             }
         }
@@ -126,6 +128,7 @@ impl Actor for PolicyActor {
 #[derive(Debug, Default)]
 pub(super) struct Policies {
     list: Vec<Child>,
+    ticked: Time,
 }
 
 #[derive(Debug)]
@@ -191,6 +194,20 @@ impl Policies {
         self.list.iter().map(|child| (child.maker.config.clone(), None)).collect()
     }
 
+    /// Whether it is time for a tick, and somebody needs one.
+    pub(super) fn are_due(&self, now: Time) -> bool {
+        !self.list.is_empty() && now.since(self.ticked) >= TICK
+    }
+
+    /// Lets all of them forget, and propose in the light of these workers.
+    pub(super) fn tick(&mut self, now: Time, workers: &Arc<[WorkerView]>) {
+        self.ticked = now;
+        for actor in self.list.iter().filter_map(|child| child.actor.as_ref()) {
+            // One that has just died knows nothing to forget.
+            let _ = actor.cast(PolicyMsg::Tick(Arc::clone(workers)));
+        }
+    }
+
     /// Carries out work for a policy; gives back the question where its policy is not there to answer.
     pub(super) fn work(&mut self, work: PolicyWork) -> Option<(Ticket, PolicyName)> {
         match work {
@@ -212,7 +229,7 @@ impl Policies {
                 (!sent).then_some((ticket, policy))
             }
             // The controller's own.
-            PolicyWork::Resync(_) => None,
+            PolicyWork::Resync(_) | PolicyWork::Note(_) | PolicyWork::Act { .. } => None,
         }
     }
 

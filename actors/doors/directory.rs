@@ -8,6 +8,7 @@ use cluster::port::PeerDoors;
 use cluster::wire::{Message, ToController, ToGateway, ToWorker, TraceContext, seal};
 use config::ids::{NodeId, WorkerId};
 use engine::ModelCard;
+use policies::placement::KvPeer;
 use ractor::{ActorRef, DerivedActorRef};
 use tracing::error;
 
@@ -49,6 +50,8 @@ struct Known {
     leader: Option<NodeId>,
     /// This node's own controller only stands in for one that is missing.
     stand_in: bool,
+    /// Where workers exchange KV pages.
+    kv_peers: BTreeMap<WorkerId, KvPeer>,
     /// Models that this process serves or has been told about, by the hash of their descriptor.
     cards: BTreeMap<[u8; 32], Arc<ModelCard>>,
 }
@@ -135,6 +138,23 @@ impl Doors {
             known.leader = leader.cloned();
             news
         })
+    }
+
+    /// Whether this node's controller places for the cluster.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.read(|known| known.leader.is_none() && !known.stand_in && known.controller.is_some())
+    }
+
+    /// Says where the workers of the cluster exchange KV pages.
+    pub fn set_kv_peers(&self, peers: BTreeMap<WorkerId, KvPeer>) {
+        self.write(|known| known.kv_peers = peers);
+    }
+
+    /// Where a worker exchanges KV pages; none where it does not, or is not there.
+    #[must_use]
+    pub fn kv_peer(&self, worker: &WorkerId) -> Option<KvPeer> {
+        self.read(|known| known.kv_peers.get(worker).cloned())
     }
 
     /// Keeps a model's card for the other roles of this process.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use cluster::wire::ToGateway;
 use config::ids::RequestId;
@@ -122,6 +123,9 @@ async fn open(shared: &Arc<Shared>, root: &ActorRef<RootMsg>) -> Result<(), Acto
     Ok(())
 }
 
+/// How long nothing may come of a model's descriptor before it is asked for again.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+
 /// Hands what workers and the controller send to the session that it is for, and supervises the sessions.
 #[derive(Debug)]
 pub(crate) struct Door;
@@ -140,9 +144,10 @@ impl Actor for Door {
 
     async fn pre_start(
         &self,
-        _myself: ActorRef<GatewayMsg>,
+        myself: ActorRef<GatewayMsg>,
         shared: Arc<Shared>,
     ) -> Result<DoorState, ActorProcessingErr> {
+        myself.send_interval(ASK_AGAIN, || GatewayMsg::Tick);
         Ok(DoorState { shared, fetches: Fetches::default() })
     }
 
@@ -156,7 +161,10 @@ impl Actor for Door {
         match message {
             // Here only while the way past the door is not open yet.
             GatewayMsg::Wire(
-                message @ (ToGateway::Placement(_) | ToGateway::Admission { .. } | ToGateway::Step { .. }),
+                message @ (ToGateway::Placement(_)
+                | ToGateway::Admission { .. }
+                | ToGateway::Fetched { .. }
+                | ToGateway::Step { .. }),
             ) => {
                 to_sessions(&shared.sessions, message);
             }
@@ -187,6 +195,7 @@ impl Actor for Door {
                     model_ready(shared, card);
                 }
             }
+            GatewayMsg::Tick => fetches.ask_again(&shared.doors, &shared.node),
             GatewayMsg::SetLimits(limits) => shared.set_limits(limits),
             GatewayMsg::Drain => shared.draining.store(true, Ordering::Relaxed),
         }
@@ -225,6 +234,9 @@ fn to_sessions(sessions: &Sessions, message: ToGateway) -> Option<ToGateway> {
         }
         ToGateway::Admission { worker, request, attempt, result } => {
             sessions.send(request, SessionMsg::Admission { worker, attempt, result });
+        }
+        ToGateway::Fetched { worker: _, request, attempt, result } => {
+            sessions.send(request, SessionMsg::Fetched { attempt, result });
         }
         ToGateway::Step { worker: _, events } => {
             let mut by_request: BTreeMap<RequestId, Vec<BatchEffect>> = BTreeMap::new();

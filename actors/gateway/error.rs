@@ -76,6 +76,11 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", Some("request_not_found"), message)
     }
 
+    /// It is not in a state in which this can be done.
+    pub(crate) fn conflict(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "invalid_request_error", Some(code), message.into())
+    }
+
     /// Not now; later it may work.
     pub(crate) fn unavailable(code: &'static str, message: impl Into<String>) -> Self {
         let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", Some(code), message.into());

@@ -25,6 +25,8 @@ pub(super) struct Fetches {
 struct Fetch {
     from: WorkerId,
     parts: BTreeMap<u32, Vec<u8>>,
+    /// Something has happened since it was last looked at.
+    moved: bool,
 }
 
 impl Fetches {
@@ -43,11 +45,23 @@ impl Fetches {
                 debug!(model = %model.name, %worker, bytes = model.bytes, "asking for a model's descriptor");
                 let ask = ToWorker::DescribeModel { gateway: node.clone(), descriptor };
                 if doors.to_worker(worker, ask) {
-                    place.insert(Fetch { from: worker.clone(), parts: BTreeMap::new() });
+                    place.insert(Fetch { from: worker.clone(), parts: BTreeMap::new(), moved: true });
                 }
             }
         }
         known.into_values().collect()
+    }
+
+    /// Asks again where nothing has come since the last call: what goes over a link that is just being replaced is lost.
+    pub(super) fn ask_again(&mut self, doors: &Doors, node: &NodeId) {
+        for (descriptor, fetch) in &mut self.open {
+            if !std::mem::take(&mut fetch.moved) {
+                debug!(worker = %fetch.from, "asking for a model's descriptor again");
+                let ask = ToWorker::DescribeModel { gateway: node.clone(), descriptor: *descriptor };
+                // Where there is no way to it the next offers say so.
+                doors.to_worker(&fetch.from, ask);
+            }
+        }
     }
 
     /// A part came; gives back the card with the last one.
@@ -65,6 +79,7 @@ impl Fetches {
             return None;
         }
         fetch.parts.insert(part, bytes);
+        fetch.moved = true;
         if fetch.parts.len() < parts as usize {
             return None;
         }

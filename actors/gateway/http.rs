@@ -21,6 +21,7 @@ mod body;
 pub(crate) mod generate;
 pub(crate) mod health;
 pub(crate) mod listen;
+mod migrate;
 mod models;
 mod text;
 
@@ -30,7 +31,8 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_REQUEST_ID: usize = 128;
 
 /// Paths that are counted by name; others are counted together, since a label has to have few values.
-const PATHS: [&str; 18] = [
+const PATHS: [&str; 19] = [
+    "/v1/sessions",
     "/v1/workers",
     "/v1/policies",
     "/v1/directory",
@@ -81,6 +83,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/liveness", get(health::liveness))
         .route("/metrics", get(health::metrics))
         .route("/v1/requests/{id}", get(models::request))
+        .route("/v1/sessions/{id}/migrate", post(migrate::migrate))
         .with_state(Arc::clone(&shared))
         .merge(crate::admin::control(shared.control.clone()))
         .fallback(no_route)
@@ -106,7 +109,8 @@ pub(crate) fn panicked(_panic: Box<dyn Any + Send + 'static>) -> Response {
 async fn every_request(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers(), &shared);
     let asked = request.uri().path();
-    let is = |known: &&&str| **known == asked || (**known == "/v1/requests" && asked.starts_with(**known));
+    let with_name = |known: &str| matches!(known, "/v1/requests" | "/v1/sessions" | "/v1/workers");
+    let is = |known: &&&str| **known == asked || (with_name(known) && asked.starts_with(**known));
     let path = PATHS.iter().find(is).copied().unwrap_or("other");
     let limit = shared.http.header_limit.bytes();
     let mut response = if head_bytes(&request) > limit {
@@ -150,7 +154,7 @@ fn head_bytes(request: &Request) -> u64 {
 }
 
 /// Whether the body is declared as JSON.
-fn is_json(headers: &HeaderMap) -> bool {
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let declared = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = declared.split(';').next().unwrap_or_default().trim();
     kind.eq_ignore_ascii_case("application/json")

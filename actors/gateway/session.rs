@@ -29,9 +29,11 @@ use super::assemble::Assembler;
 use super::sessions::Track;
 use super::stages::Placed;
 
+mod migrate;
 mod out;
 mod timing;
 
+pub(crate) use migrate::MigrateReply;
 pub(crate) use out::{Delta, SessionOut, SessionStream, SessionUsage};
 use timing::Timing;
 
@@ -47,6 +49,10 @@ pub(crate) enum SessionMsg {
     Placement(PlacementEffect),
     /// The worker answered.
     Admission { worker: WorkerId, attempt: Attempt, result: Result<(), Refusal> },
+    /// A worker has fetched the pages that it was asked to, or not.
+    Fetched { attempt: Attempt, result: Result<(), String> },
+    /// Move to this worker, or where the controller says.
+    Migrate { to: Option<WorkerId>, reply: MigrateReply },
     /// A worker's step produced something for this request.
     Events(Vec<BatchEffect>),
     /// A worker is gone.
@@ -133,6 +139,8 @@ pub(crate) struct SessionState {
     /// Prompt tokens that the directory expects at the worker; none where no directory was asked.
     predicted: Option<u32>,
     page_tokens: u32,
+    /// Who asked for the migration under way.
+    mover: Option<MigrateReply>,
 }
 
 impl Actor for SessionActor {
@@ -166,6 +174,7 @@ impl Actor for SessionActor {
             placed: None,
             predicted: None,
             page_tokens,
+            mover: None,
         })
     }
 
@@ -239,7 +248,7 @@ impl SessionState {
             }
             SessionMsg::Placement(effect) => self.placement(effect, now, &mut fx),
             SessionMsg::Admission { worker, attempt, result: Ok(()) } => {
-                self.core.accepted(now, attempt);
+                self.core.accepted(now, attempt, &mut fx);
                 if self.core.is_accepted() && self.core.worker() == Some(&worker) {
                     self.taken();
                 }
@@ -254,9 +263,14 @@ impl SessionState {
                     self.carry_out(std::mem::take(&mut fx), now);
                 }
             }
+            SessionMsg::Fetched { attempt, result } => self.core.fetched(now, attempt, result, &mut fx),
+            SessionMsg::Migrate { to, reply } => self.migrate(now, to, reply, &mut fx),
             SessionMsg::WorkerLost(worker) => self.core.worker_lost(now, &worker, &mut fx),
             SessionMsg::NodeLost(node) => {
-                if let Some(worker) = self.core.worker().filter(|worker| worker.node == node).cloned() {
+                let there = |worker: &&WorkerId| worker.node == node;
+                let fetching = self.core.fetching_to().filter(there).cloned();
+                let running = self.core.worker().filter(there).cloned();
+                for worker in fetching.into_iter().chain(running) {
                     self.core.worker_lost(now, &worker, &mut fx);
                 }
             }
@@ -401,15 +415,20 @@ impl SessionState {
                     doors.to_placer(&former, ToController::Release { request: id, attempt });
                 }
             }
-            SessionEffect::Submit { worker, spec } => {
+            SessionEffect::Submit { worker, prefill, spec } => {
                 self.track.update(|held| held.worker = Some(worker.clone()));
-                let submit = ToWorker::Submit { to: worker.clone(), gateway: self.shared.node.clone(), spec };
+                let gateway = self.shared.node.clone();
+                let submit = ToWorker::Submit { to: worker.clone(), gateway, spec, prefill };
                 if !doors.to_worker(&worker, submit) {
                     self.core.worker_lost(now, &worker, more);
                 }
             }
             SessionEffect::Deliver(event) => self.deliver(event, now, more),
             SessionEffect::DeliverPrompt { first, tokens } => self.send(SessionOut::Prompt { first, tokens }),
+            SessionEffect::Choose(request) => self.choose(request, more, now),
+            SessionEffect::Unchoose { request, attempt } => self.unchoose(request, attempt),
+            SessionEffect::Fetch { to, from, spec } => self.fetch(&to, from, spec, more, now),
+            SessionEffect::Migration(end) => self.migrated(end),
             SessionEffect::CancelAt { worker, request, attempt } => {
                 doors.to_worker(&worker, ToWorker::Cancel { request, attempt });
             }
@@ -418,6 +437,11 @@ impl SessionState {
             }
             SessionEffect::Grant { worker, request, attempt, choice, upto } => {
                 doors.to_worker(&worker, ToWorker::Grant { request, attempt, choice, upto });
+            }
+            SessionEffect::Prefilled { request, attempt } => {
+                if let Some(placer) = self.track.update(|held| held.booked.clone()) {
+                    doors.to_placer(&placer, ToController::Prefilled { request, attempt });
+                }
             }
             SessionEffect::Release { request, attempt } => {
                 let placer = self.track.update(|held| {

@@ -21,6 +21,10 @@ pub(crate) struct Held {
     pub(crate) booked: Option<Placer>,
     /// The worker that may be at it.
     pub(crate) worker: Option<WorkerId>,
+    /// Whom a target was asked of that the request could move to, and under which attempt.
+    pub(crate) choosing: Option<(Placer, Attempt)>,
+    /// The worker that may be fetching its pages.
+    pub(crate) fetching: Option<(WorkerId, Attempt)>,
 }
 
 /// A session's way out, shared by the session and the directory.
@@ -42,6 +46,12 @@ impl Track {
         let (request, attempt) = (self.request, held.attempt);
         if let Some(worker) = held.worker {
             doors.to_worker(&worker, ToWorker::Cancel { request, attempt });
+        }
+        if let Some((worker, attempt)) = held.fetching {
+            doors.to_worker(&worker, ToWorker::Cancel { request, attempt });
+        }
+        if let Some((placer, attempt)) = held.choosing {
+            doors.to_placer(&placer, ToController::Release { request, attempt });
         }
         if let Some(placer) = held.booked {
             doors.to_placer(&placer, ToController::Release { request, attempt });
@@ -98,14 +108,16 @@ impl Sessions {
 
     /// Sends to the session of exactly this request; one that has ended needs no news.
     pub(crate) fn send(&self, request: RequestId, message: SessionMsg) {
-        let actor = {
-            let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-            live.sessions.get(&request).map(|(actor, _)| actor.clone())
-        };
-        if let Some(actor) = actor {
+        if let Some(actor) = self.find(request) {
             // Ended between look-up and send.
             let _ = actor.cast(message);
         }
+    }
+
+    /// The session of a request, while it lives.
+    pub(crate) fn find(&self, request: RequestId) -> Option<ActorRef<SessionMsg>> {
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.sessions.get(&request).map(|(actor, _)| actor.clone())
     }
 
     /// Sends to all sessions.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use cluster::wire::WorkerAd;
+use config::WorkerRole;
 use config::ids::NodeId;
 use policies::membership::MemberView;
 use serde::{Deserialize, Serialize};
@@ -28,6 +30,8 @@ pub struct ClusterView {
     pub leader: Option<String>,
     /// All nodes that it knows, itself included.
     pub nodes: Vec<NodeRow>,
+    /// Decode workers for which no prefill worker is there.
+    pub without_prefill: Vec<String>,
 }
 
 /// A node.
@@ -64,6 +68,12 @@ pub struct WorkerRow {
     pub models: Vec<String>,
     /// It takes nothing new.
     pub draining: bool,
+    /// `unified`, `prefill` or `decode`.
+    pub role: String,
+    /// The role that it takes when what it has is done.
+    pub switching_to: Option<String>,
+    /// Where it exchanges KV pages with other workers.
+    pub kv: Option<String>,
     /// Sequences being computed.
     pub running: u32,
     /// Requests that wait.
@@ -122,6 +132,9 @@ impl Board {
                     id: ad.info.id.to_string(),
                     models: ad.models.iter().map(|m| m.name.to_string()).collect(),
                     draining: ad.draining,
+                    role: ad.info.role.to_string(),
+                    switching_to: ad.info.switching_to.map(|role| role.to_string()),
+                    kv: ad.info.kv.as_ref().map(|kv| kv.address.clone()),
                     running: ad.load.running,
                     waiting: ad.load.waiting,
                     queued_prefill_tokens: ad.load.queued_prefill_tokens,
@@ -132,13 +145,26 @@ impl Board {
                 }),
             }
         };
+        let linked = |view: &&MemberView| view.itself || view.state.is_linked();
+        let ads = members.iter().filter(linked);
+        let ads = ads.filter_map(|m| workers.of((!m.itself).then_some(&m.member.id)));
+        let ads: Vec<&WorkerAd> = ads.filter(|ad| !ad.draining).collect();
         let me = members.iter().find(|m| m.itself).map(|m| m.member.id.to_string()).unwrap_or_default();
         let view = ClusterView {
             node: me,
             joined,
             leader: leader.map(|id| id.to_string()),
             nodes: members.iter().map(row).collect(),
+            without_prefill: without_prefill(&ads),
         };
         *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
     }
+}
+
+/// The decode workers with whose pages no prefill worker's go.
+fn without_prefill(ads: &[&WorkerAd]) -> Vec<String> {
+    let of = |role: WorkerRole| ads.iter().map(|ad| &ad.info).filter(move |info| info.role == role);
+    let alone =
+        of(WorkerRole::Decode).filter(|decode| !of(WorkerRole::Prefill).any(|p| p.pairs_with(decode)));
+    alone.map(|info| info.id.to_string()).collect()
 }

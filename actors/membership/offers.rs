@@ -88,6 +88,8 @@ impl Workers {
             }
             self.announced.insert(id.clone(), (*ad).clone());
         }
+        let peers = |(id, ad): (&WorkerId, &&WorkerAd)| Some((id.clone(), ad.info.kv.clone()?));
+        doors.set_kv_peers(now.iter().filter_map(peers).collect());
         // A draining worker still answers for its model: requests under way resume, and another may come.
         let mut offers: Vec<Offer> = Vec::new();
         for (id, ad) in &now {

@@ -18,6 +18,7 @@ use tracing::{info, warn};
 use super::MembershipMsg;
 use super::gate::{Doorkeeper, Hello};
 use crate::doors::{self, Doors};
+use crate::kv::KvEntry;
 
 /// Wait after the first failure to reach a node.
 const DIAL_FIRST: Duration = Duration::from_millis(100);
@@ -83,6 +84,14 @@ impl Entry {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.listener.local_addr()
+    }
+
+    /// The worker's KV port, behind the same cookie and certificates.
+    ///
+    /// # Errors
+    /// What is wrong with `cluster.kv-listen`.
+    pub async fn kv(&self, config: &Config) -> Result<KvEntry> {
+        KvEntry::prepare(config, self.cookie.clone(), self.tls.clone()).await
     }
 
     /// The same again after the membership has died with it.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::identity::next_incarnation;
+use cluster::kv_events::Feed;
 use config::{ClusterSecrets, Config, Role, RoleSet};
 use metrics_exporter_prometheus::PrometheusHandle;
 use policies::membership::Member;
@@ -22,6 +23,7 @@ use crate::controller::consulted::makers;
 use crate::controller::{Controller, ControllerArgs};
 use crate::doors::{Doors, WorkerMsg};
 use crate::gateway::{Gateway, GatewayArgs, Trouble};
+use crate::kv::KvEntry;
 use crate::membership::{Entry, Membership, MembershipArgs, MembershipMsg};
 use crate::pool::{Pool, PoolArgs};
 use crate::supervise::{Backoff, TaskKind, spawn};
@@ -46,6 +48,8 @@ pub(super) struct NodeArgs {
     pub(super) figures: PrometheusHandle,
     pub(super) health: watch::Sender<WorkerHealth>,
     pub(super) fatal: watch::Sender<Option<String>>,
+    pub(super) kv: Option<Arc<KvEntry>>,
+    pub(super) kv_events: Option<Feed>,
 }
 
 impl NodeArgs {
@@ -288,6 +292,8 @@ impl NodeState {
                     doors: args.doors.clone(),
                     config: args.config.clone(),
                     health: args.health.clone(),
+                    kv: args.kv.clone(),
+                    kv_events: args.kv_events.clone(),
                 };
                 let (worker, _) = Actor::spawn_linked(None, Worker, args, supervisor).await?;
                 self.worker = Some(worker.clone());
@@ -326,9 +332,13 @@ impl NodeState {
     }
 
     fn trouble(&self) -> Trouble {
-        let (config, board) = (self.args.config.clone(), self.args.control.board.clone());
+        let (config, control) = (self.args.config.clone(), self.args.control.clone());
         let health = self.args.health.subscribe();
-        Arc::new(move || trouble(&config, &health.borrow(), &board))
+        Arc::new(move || {
+            // What was reloaded counts here too.
+            let config = control.reloader.as_ref().map_or_else(|| config.clone(), |r| r.config());
+            trouble(&config, &health.borrow(), &control.board.view())
+        })
     }
 
     /// Health and figures of a node without a gateway.

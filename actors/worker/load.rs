@@ -10,6 +10,7 @@ use engine::store::ModelFiles;
 use engine::whole::{WholeEngine, WholeOptions};
 use engine::{Engine, EngineError, ModelCard};
 use policies::batch::BatchConfig;
+use policies::cost::ModelShape;
 use policies::kv::events::Recording;
 use policies::time::Time;
 use tracing::{info, warn};
@@ -30,6 +31,8 @@ pub struct Loaded {
     pub batch: BatchConfig,
     /// Requests that the worker takes at once, running and waiting.
     pub max_requests: u32,
+    /// Size of the model, where it is known.
+    pub shape: Option<ModelShape>,
 }
 
 /// The two ways to drive an engine.
@@ -134,7 +137,8 @@ fn steps(config: &Config, engine: Box<dyn Engine>, card: ModelCard) -> Loaded {
         "model is ready"
     );
     let max_requests = batch.max_running.saturating_add(batch.max_waiting);
-    Loaded { executor: Executor::Steps(engine), card: Arc::new(card), batch, max_requests }
+    let shape = engine.shape();
+    Loaded { executor: Executor::Steps(engine), card: Arc::new(card), batch, max_requests, shape }
 }
 
 fn whole(config: &Config) -> Result<Loaded, EngineError> {
@@ -155,7 +159,8 @@ fn whole(config: &Config) -> Result<Loaded, EngineError> {
     // The engine schedules for itself and has no pages of ours.
     let batch =
         BatchConfig::sized(saturating(config.engine.page_tokens), 1, card.max_context, card.fingerprint);
-    Ok(Loaded { executor: Executor::Requests(Box::new(engine)), card: Arc::new(card), batch, max_requests })
+    let executor = Executor::Requests(Box::new(engine));
+    Ok(Loaded { executor, card: Arc::new(card), batch, max_requests, shape: None })
 }
 
 /// The files of the configured model on this machine; fetched now if they are not.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use cluster::kv_events::Feed;
 use cluster::wire::{KV_SNAPSHOT_PAGES, ToController, ToGateway, ToWorker};
 use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use engine::host::{EngineHost, StepReport};
@@ -20,8 +21,15 @@ use tracing::{debug, error, info};
 
 use crate::clock;
 use crate::doors::{Doors, WorkerStats};
+use crate::kv::KvPortMsg;
 use crate::membership::MembershipMsg;
 use crate::worker::load::StepAge;
+use crate::worker::pages::KvMsg;
+
+mod transfers;
+
+pub use transfers::KvSide;
+use transfers::Transfers;
 
 /// The controller hears about load at most this often, except when the worker falls idle.
 const LOAD_EVERY: Span = Span::from_millis(50);
@@ -45,6 +53,10 @@ pub struct SchedulerArgs {
     pub engine: Box<dyn Engine>,
     /// Where the watchdog reads how long the step under way has been running.
     pub age: StepAge,
+    /// Its part of the links to other workers; none for a node alone.
+    pub kv: Option<KvSide>,
+    /// Where routers of others are told about pages, if they are.
+    pub kv_events: Option<Feed>,
 }
 
 /// What a scheduler takes, from its worker and from its engine.
@@ -56,6 +68,10 @@ pub enum SchedulerMsg {
     GatewayLeft(NodeId),
     /// The worker goes on under this name.
     Rename(WorkerId),
+    /// From a page set.
+    Kv(Box<KvMsg>),
+    /// The KV port is another one now.
+    Port(ActorRef<KvPortMsg>),
     /// The engine has ended a step.
     Step(StepReport),
     /// The whole mistral.rs engine produced events ([`super::whole`] alone).
@@ -81,6 +97,12 @@ pub struct SchedulerState {
     /// Some until the end.
     host: Option<EngineHost>,
     age: StepAge,
+    transfers: Transfers,
+    /// Tokens of the step under way.
+    step_tokens: usize,
+    /// Whether a controller has asked for the pages that can be found here.
+    controllers_told: bool,
+    kv_events: Option<Feed>,
 }
 
 impl Actor for Scheduler {
@@ -94,6 +116,10 @@ impl Actor for Scheduler {
         args: SchedulerArgs,
     ) -> Result<SchedulerState, ActorProcessingErr> {
         let scheduler = myself.clone();
+        let fingerprint = args.batch.fingerprint;
+        let budget = args.batch.max_batch_tokens;
+        let transfers = Transfers::new(args.kv, myself.clone(), args.engine.kv(), fingerprint, budget);
+        transfers.serve();
         let host = EngineHost::start(
             args.engine,
             Box::new(move |report| {
@@ -102,12 +128,23 @@ impl Actor for Scheduler {
             }),
         )?;
         myself.send_interval(TICK, || SchedulerMsg::Tick);
-        Ok(SchedulerState {
+        let mut state = SchedulerState {
             outbox: Outbox::new(args.doors, args.worker),
             core: Batch::new(args.batch),
             host: Some(host),
             age: args.age,
-        })
+            transfers,
+            step_tokens: 0,
+            controllers_told: false,
+            kv_events: args.kv_events,
+        };
+        if let Some(feed) = &state.kv_events {
+            feed.begin();
+            state.core.record_kv_events(Recording::Tokens);
+            // Whoever remembers an earlier life hears at once that its pages are gone.
+            state.tell_pages();
+        }
+        Ok(state)
     }
 
     async fn handle(
@@ -116,34 +153,42 @@ impl Actor for Scheduler {
         message: SchedulerMsg,
         state: &mut SchedulerState,
     ) -> Result<(), ActorProcessingErr> {
-        state.handle(message)
-    }
-
-    async fn post_stop(
-        &self,
-        _: ActorRef<SchedulerMsg>,
-        state: &mut SchedulerState,
-    ) -> Result<(), ActorProcessingErr> {
-        // Not joined: the step under way may take long or never end, and an async thread must not wait for it.
-        if let Some(host) = state.host.take() {
-            host.detach();
-        }
+        let now = clock::now();
+        state.handle(message, now)?;
+        state.transfers.start(&mut state.core, now).await;
+        state.tell_fetched();
         Ok(())
     }
 }
 
+/// However the scheduler ends, the engine's thread is not joined: the step under way may take long or never end, and an
+/// async thread must not wait for it.
+impl Drop for SchedulerState {
+    fn drop(&mut self) {
+        if let Some(host) = self.host.take() {
+            host.detach();
+        }
+    }
+}
+
 impl SchedulerState {
-    fn handle(&mut self, message: SchedulerMsg) -> Result<(), ActorProcessingErr> {
-        let now = clock::now();
+    fn handle(&mut self, message: SchedulerMsg, now: Time) -> Result<(), ActorProcessingErr> {
         let mut effects = Vec::new();
         match message {
-            SchedulerMsg::Wire(ToWorker::Submit { to: _, gateway, spec }) => {
+            SchedulerMsg::Wire(ToWorker::Submit { to: _, gateway, prefill, spec }) => {
                 let (request, attempt) = (spec.id, spec.attempt);
-                let result = self.core.submit(now, *spec);
+                // One that is not known (any more) computes nothing: the prompt is computed here.
+                let peer = prefill.and_then(|worker| self.outbox.doors.kv_peer(&worker));
+                let result = self.transfers.submit(&mut self.core, now, *spec, peer);
                 debug!(request = %request, attempt = %attempt, ?result, "submitted");
                 self.outbox.admitted(&gateway, request, attempt, result);
             }
+            SchedulerMsg::Wire(ToWorker::Fetch { to: _, from, gateway, spec }) => {
+                let peer = self.outbox.doors.kv_peer(&from);
+                self.transfers.fetch(&mut self.core, now, *spec, peer, gateway);
+            }
             SchedulerMsg::Wire(ToWorker::Cancel { request, attempt }) => {
+                self.transfers.call_off(request, attempt);
                 self.core.cancel(now, request, attempt);
                 self.outbox.forget(request, attempt);
             }
@@ -154,20 +199,30 @@ impl SchedulerState {
                 self.core.grant(now, request, attempt, choice, upto);
             }
             SchedulerMsg::Wire(ToWorker::KvResync { controller }) => self.resync(&controller),
-            // The worker describes its model itself.
-            SchedulerMsg::Wire(ToWorker::DescribeModel { .. }) => {}
+            // The worker describes its model and changes its role itself.
+            SchedulerMsg::Wire(ToWorker::DescribeModel { .. } | ToWorker::SetRole { .. }) => {}
             SchedulerMsg::GatewayLeft(gateway) => {
                 for (request, attempt) in self.outbox.forget_gateway(&gateway) {
                     debug!(%request, %attempt, %gateway, "cancelled: its gateway is gone");
                     self.core.cancel(now, request, attempt);
                 }
+                for (request, attempt) in self.transfers.gateway_left(&gateway) {
+                    self.core.cancel(now, request, attempt);
+                }
             }
             SchedulerMsg::Rename(worker) => self.outbox.rename(worker),
+            SchedulerMsg::Port(port) => self.transfers.set_port(port),
+            SchedulerMsg::Kv(message) => {
+                if let Some(host) = &self.host {
+                    self.transfers.handle(*message, &mut self.core, host, now);
+                }
+            }
             SchedulerMsg::Step(StepReport { step, result }) => {
                 self.age.clear();
                 match result {
                     Ok(outcome) => {
                         metrics::histogram!(crate::metrics::STEP).record(outcome.took.as_secs_f64());
+                        self.transfers.stepped(self.step_tokens, outcome.took);
                         self.core.complete(now, &outcome, &mut effects);
                     }
                     Err(EngineError::Stopped(reason)) => {
@@ -183,7 +238,10 @@ impl SchedulerState {
                 info!("the scheduler takes nothing new");
                 self.core.drain();
             }
-            SchedulerMsg::Tick => self.check(),
+            SchedulerMsg::Tick => {
+                self.check();
+                self.count_published();
+            }
             // Only the bridge to the whole mistral.rs engine has an engine that makes events by itself.
             SchedulerMsg::Events(_) => {}
             SchedulerMsg::Observe { mut base, reply } => {
@@ -192,8 +250,10 @@ impl SchedulerState {
                 let _ = reply.send(base);
             }
         }
-        // The engine gets its next step before the events of the last one are carried out.
+        // Pages leave the engine before the next step, and that begins before the events of the last one are carried out.
+        self.move_pages(now);
         self.pump(now)?;
+        self.move_pages(now);
         self.core.take_effects(&mut effects);
         self.outbox.send(effects);
         self.tell_pages();
@@ -201,11 +261,37 @@ impl SchedulerState {
         Ok(())
     }
 
-    /// Tells the controllers what has changed in the set of pages that can be found here, if one has asked.
+    fn tell_fetched(&mut self) {
+        for (gateway, id, result) in self.transfers.take_fetched() {
+            self.outbox.fetched(&gateway, id, result);
+        }
+    }
+
+    fn move_pages(&mut self, now: Time) {
+        if let Some(host) = &self.host {
+            self.transfers.news(&mut self.core, host, now, &self.outbox.worker);
+        }
+    }
+
+    /// Tells what has changed in the set of pages that can be found here: the controllers if one has asked, and routers
+    /// of others if the configuration says so.
     fn tell_pages(&mut self) {
         let mut events = Vec::new();
         self.core.take_kv_events(&mut events);
-        self.outbox.pages_changed(events);
+        if let Some(feed) = &self.kv_events {
+            let hashes = events.iter().map(KvEvent::without_tokens).collect();
+            let with_tokens = std::mem::replace(&mut events, hashes);
+            let page_tokens = self.core.config().page_tokens;
+            if feed.take_whole_wanted() {
+                // It contains what the events tell.
+                feed.publish_whole(page_tokens, self.core.kv_contents());
+            } else {
+                feed.publish(page_tokens, with_tokens);
+            }
+        }
+        if self.controllers_told {
+            self.outbox.pages_changed(events);
+        }
     }
 
     /// A controller wants to know all pages, and every change from now on.
@@ -215,20 +301,34 @@ impl SchedulerState {
         }
         // What the snapshot contains has numbers up to its own.
         self.tell_pages();
+        self.controllers_told = true;
         let pages = self.core.kv_snapshot();
         debug!(%controller, pages = pages.len(), "all pages are told");
         self.outbox.all_pages(controller, &pages);
     }
 
+    /// Brings the metrics up to what the publisher has done. Its totals outlive this scheduler.
+    fn count_published(&self) {
+        use crate::metrics as m;
+        let Some(figures) = self.kv_events.as_ref().map(Feed::figures) else { return };
+        metrics::counter!(m::KV_EVENT_BATCHES).absolute(figures.batches);
+        metrics::counter!(m::KV_EVENTS).absolute(figures.events);
+        metrics::counter!(m::KV_EVENTS_DROPPED).absolute(figures.dropped);
+    }
+
     /// Walks over all pages and sequences: too much for every message, cheap enough a few times a second.
     fn check(&self) {
         crate::metrics::enforce("batch", self.core.check());
+        let aside = self.core.set_aside();
+        metrics::gauge!(crate::metrics::KV_PAGES_RECEIVING).set(f64::from(aside.receiving_pages));
+        metrics::gauge!(crate::metrics::KV_PAGES_HELD).set(f64::from(aside.held_pages));
     }
 
     /// Hands the engine its next step, if it is idle and there is one.
     fn pump(&mut self, now: Time) -> Result<(), EngineError> {
         let Some(plan) = self.core.plan(now) else { return Ok(()) };
         let tokens: usize = plan.slices.iter().map(|slice| slice.tokens.len()).sum();
+        self.step_tokens = tokens;
         metrics::histogram!(crate::metrics::STEP_TOKENS).record(tokens as f64);
         self.age.set(now);
         self.host.as_ref().map_or(Ok(()), |host| host.submit(plan))
@@ -268,6 +368,13 @@ impl Outbox {
         }
         let worker = self.worker.clone();
         self.doors.to_gateway(gateway, ToGateway::Admission { worker, request, attempt, result });
+    }
+
+    /// Answers the question for the pages of a request.
+    pub fn fetched(&self, gateway: &NodeId, id: (RequestId, Attempt), result: Result<(), String>) {
+        debug!(request = %id.0, attempt = %id.1, ?result, "fetched");
+        let (worker, (request, attempt)) = (self.worker.clone(), id);
+        self.doors.to_gateway(gateway, ToGateway::Fetched { worker, request, attempt, result });
     }
 
     /// The attempt was cancelled; later events of it go nowhere.

@@ -25,7 +25,12 @@ fn submit(to: &WorkerId, number: u64) -> Msg {
         props: Arc::default(),
         deadline: Time::NEVER,
     };
-    Msg::Door(WorkerMsg::Wire(ToWorker::Submit { to: to.clone(), gateway: "g".into(), spec: Box::new(spec) }))
+    Msg::Door(WorkerMsg::Wire(ToWorker::Submit {
+        to: to.clone(),
+        gateway: "g".into(),
+        spec: Box::new(spec),
+        prefill: None,
+    }))
 }
 
 /// B96: whoever placed a request on a worker whose engine hangs had not heard of it yet. The request is turned away: it
@@ -40,7 +45,15 @@ async fn a_worker_whose_engine_hangs_turns_requests_away() {
     let mut told = listener(&doors, "g").await;
     let (health, mut watching) = watch::channel(WorkerHealth::Loading);
     let id = WorkerId::new("w".into(), 1);
-    let args = WorkerArgs { node: id.node.clone(), incarnation: 1, doors, config: Arc::new(config), health };
+    let args = WorkerArgs {
+        node: id.node.clone(),
+        incarnation: 1,
+        doors,
+        config: Arc::new(config),
+        health,
+        kv: None,
+        kv_events: None,
+    };
     let (worker, _) = Actor::spawn(None, Worker, args).await.unwrap();
     let limit = Duration::from_secs(60);
     let ready = watching.wait_for(|h| *h == WorkerHealth::Ready);

@@ -62,7 +62,8 @@ impl Actor for Whole {
         state: &mut WholeState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            SchedulerMsg::Wire(ToWorker::Submit { to: _, gateway, spec }) => {
+            // Its KV is its own: it computes every prompt itself.
+            SchedulerMsg::Wire(ToWorker::Submit { to: _, gateway, prefill: _, spec }) => {
                 let (request, attempt) = (spec.id, spec.attempt);
                 let result = if state.draining {
                     Err(policies::batch::Refusal::Draining)
@@ -76,6 +77,10 @@ impl Actor for Whole {
                 debug!(request = %request, attempt = %attempt, ?result, "submitted");
                 state.outbox.admitted(&gateway, request, attempt, result);
             }
+            SchedulerMsg::Wire(ToWorker::Fetch { gateway, spec, .. }) => {
+                let why = "its engine keeps its KV pages to itself".to_owned();
+                state.outbox.fetched(&gateway, (spec.id, spec.attempt), Err(why));
+            }
             SchedulerMsg::Wire(ToWorker::Cancel { request, attempt }) => {
                 state.engine.cancel(request, attempt);
                 state.outbox.forget(request, attempt);
@@ -86,7 +91,10 @@ impl Actor for Whole {
             // The engine generates at its own pace, and a session has room for all of it; the worker describes its model;
             // and it has no pages that others could look for.
             SchedulerMsg::Wire(
-                ToWorker::Grant { .. } | ToWorker::DescribeModel { .. } | ToWorker::KvResync { .. },
+                ToWorker::Grant { .. }
+                | ToWorker::DescribeModel { .. }
+                | ToWorker::KvResync { .. }
+                | ToWorker::SetRole { .. },
             ) => {}
             SchedulerMsg::GatewayLeft(gateway) => {
                 for (request, attempt) in state.outbox.forget_gateway(&gateway) {
@@ -96,8 +104,8 @@ impl Actor for Whole {
             SchedulerMsg::Rename(worker) => state.outbox.rename(worker),
             SchedulerMsg::Events(events) => state.outbox.send(events),
             SchedulerMsg::Drain => state.draining = true,
-            // Only the scheduler has a host that reports steps.
-            SchedulerMsg::Step(_) | SchedulerMsg::Tick => {}
+            // Only the scheduler has a host that reports steps, and pages that travel.
+            SchedulerMsg::Step(_) | SchedulerMsg::Tick | SchedulerMsg::Kv(_) | SchedulerMsg::Port(_) => {}
             SchedulerMsg::Observe { mut base, reply } => {
                 base.load = state.engine.load();
                 // Whoever asked may have given up.

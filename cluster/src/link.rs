@@ -36,7 +36,10 @@ mod dial;
 mod keeper;
 mod stream;
 
+pub(crate) use accept::{each, secure};
+pub(crate) use dial::{host_and_port, reach};
 use keeper::{Keeper, KeeperArgs, LinksMsg};
+pub(crate) use stream::Stream;
 
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,7 @@ pub(crate) mod codec;
 mod envelope;
 mod error;
 mod form;
+pub(crate) mod handoff;
 mod message;
 pub mod version;
 

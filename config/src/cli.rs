@@ -8,7 +8,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::engine::{Device, EngineKind, KvDtype};
 use crate::error::one_line;
 use crate::log::LogFormat;
-use crate::role::RoleSet;
+use crate::role::{RoleSet, WorkerRole};
 use crate::tree::Config;
 use crate::units::Size;
 
@@ -111,6 +111,9 @@ pub struct Overrides {
     /// Address that other nodes reach this one at
     #[arg(long, global = true, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
+    /// What the worker does: whole requests, or one of their phases
+    #[arg(long, global = true)]
+    pub worker_role: Option<WorkerRole>,
     // Not global: `sim` has a `--seed` of its own.
     /// Address of a node to join through; may be given more than once
     #[arg(long = "seed", value_name = "HOST:PORT")]
@@ -231,6 +234,7 @@ impl Overrides {
         set_auto(&mut config.cluster.name, self.name.as_deref());
         set_auto(&mut config.cluster.listen, self.listen.as_deref());
         set_auto(&mut config.cluster.advertise, self.advertise.as_deref());
+        set(&mut config.cluster.role, self.worker_role.as_ref());
         if !self.seeds.is_empty() {
             config.cluster.seeds.clone_from(&self.seeds);
         }

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ConfigError, check};
+use crate::hardware::HardwareConfig;
 use crate::http::check_address;
 use crate::optional;
 use crate::policy::PoliciesConfig;
-use crate::role::{Role, RoleSet};
+use crate::role::{Role, RoleSet, WorkerRole};
 use crate::units::Dur;
 
 /// What an address of a cluster listener may be written with.
@@ -16,7 +17,7 @@ const SCHEME: &str = "tcp://";
 
 /// The cluster. A node with all three of gateway, controller and worker and none of `listen`, `seeds`, `controller` and
 /// `gateways` stays alone and opens no cluster port.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ClusterConfig {
     /// The node's name in the cluster, in logs, metrics and `x-served-by`; 1 to 64 letters, digits, `-`, `_` or `.`,
@@ -32,6 +33,20 @@ pub struct ClusterConfig {
     /// stands for the port listened on. Default `auto`.
     #[serde(with = "optional::auto")]
     pub advertise: Option<String>,
+    /// What this node's worker does (`--worker-role`): `unified` takes whole requests; `prefill` computes prompts for others
+    /// and sends them the KV pages; `decode` takes requests whose prompts are computed elsewhere where that pays. See
+    /// `[policy.disaggregate]`. `POST /v1/workers/{name}/role` changes it until the next start. Default `unified`.
+    pub role: WorkerRole,
+    /// Whether `policy.disaggregate.rebalance` may change this worker's role while it runs. Default `false`.
+    pub role_switch: bool,
+    /// `HOST:PORT` on which the worker takes KV pages from others and gives them; port 0 takes a free one. Default `auto`:
+    /// the host of `listen`, port 0.
+    #[serde(with = "optional::auto")]
+    pub kv_listen: Option<String>,
+    /// `HOST:PORT` that others reach `kv-listen` at (containers, NAT). Port 0 stands for the port listened on. Default
+    /// `auto`: the host of `advertise` where that is set, else the address listened on.
+    #[serde(with = "optional::auto")]
+    pub kv_advertise: Option<String>,
     /// `HOST:PORT` (or `tcp://HOST:PORT`) of nodes to join through. Any may be down. Default none.
     #[serde(deserialize_with = "optional::list")]
     pub seeds: Vec<String>,
@@ -46,7 +61,7 @@ pub struct ClusterConfig {
     #[serde(with = "optional::auto")]
     pub cookie_file: Option<PathBuf>,
     /// The policies that the controller asks about each request, in this order (`cluster_policies` is read too):
-    /// `cache-aware`, `session-affinity`. Each has its table `[policy.NAME]`. Default: both.
+    /// `cache-aware`, `session-affinity`, `disaggregate`. Each has its table `[policy.NAME]`. Default: all.
     #[serde(deserialize_with = "optional::list")]
     pub cluster_policies: Vec<String>,
     /// How often a node tells the others that it lives, and its load. Default `500ms`.
@@ -59,6 +74,8 @@ pub struct ClusterConfig {
     /// The longest pause between two tries to reach a node: a healed network is whole again after about this long. Default
     /// `1500ms`.
     pub retry_longest: Dur,
+    /// `[cluster.hardware]`
+    pub hardware: HardwareConfig,
     /// `[cluster.tls]`
     pub tls: ClusterTlsConfig,
 }
@@ -87,6 +104,10 @@ impl Default for ClusterConfig {
             name: None,
             listen: None,
             advertise: None,
+            role: WorkerRole::default(),
+            role_switch: false,
+            kv_listen: None,
+            kv_advertise: None,
             seeds: Vec::new(),
             controller: None,
             gateways: Vec::new(),
@@ -96,6 +117,7 @@ impl Default for ClusterConfig {
             suspect_after: Dur::from_secs(3),
             forget_after: Dur::from_secs(600),
             retry_longest: Dur::from_millis(1500),
+            hardware: HardwareConfig::default(),
             tls: ClusterTlsConfig::default(),
         }
     }
@@ -126,9 +148,25 @@ impl ClusterConfig {
     #[must_use]
     pub fn advertised(&self, bound: std::net::SocketAddr) -> String {
         let Some(given) = self.advertise.as_deref().map(bare) else { return bound.to_string() };
-        match given.rsplit_once(':') {
-            Some((host, "0")) => format!("{host}:{}", bound.port()),
-            _ => given.to_owned(),
+        with_port(given, bound.port())
+    }
+
+    /// Where the worker listens for KV pages, without its scheme.
+    #[must_use]
+    pub fn kv_listen_address(&self) -> String {
+        match self.kv_listen.as_deref().map(bare) {
+            Some(given) => given.to_owned(),
+            None => format!("{}:0", host(self.listen_address())),
+        }
+    }
+
+    /// Where others reach the worker for KV pages, given the address that it is bound to.
+    #[must_use]
+    pub fn kv_advertised(&self, bound: std::net::SocketAddr) -> String {
+        match (self.kv_advertise.as_deref().map(bare), self.advertise.as_deref().map(bare)) {
+            (Some(given), _) => with_port(given, bound.port()),
+            (None, Some(node)) => format!("{}:{}", host(node), bound.port()),
+            (None, None) => bound.to_string(),
         }
     }
 
@@ -142,7 +180,13 @@ impl ClusterConfig {
                 "use 1 to 64 letters, digits, `-`, `_` or `.`",
             )?;
         }
-        for (key, address) in [("cluster.listen", &self.listen), ("cluster.advertise", &self.advertise)] {
+        let own = [
+            ("cluster.listen", &self.listen),
+            ("cluster.advertise", &self.advertise),
+            ("cluster.kv-listen", &self.kv_listen),
+            ("cluster.kv-advertise", &self.kv_advertise),
+        ];
+        for (key, address) in own {
             if let Some(address) = address {
                 check_address(key, bare(address))?;
             }
@@ -179,6 +223,7 @@ impl ClusterConfig {
             self.retry_longest,
             "use more than 0s",
         )?;
+        self.hardware.validate()?;
         self.tls.validate()
     }
 }
@@ -199,6 +244,19 @@ impl ClusterTlsConfig {
 
 fn bare(address: &str) -> &str {
     address.strip_prefix(SCHEME).unwrap_or(address)
+}
+
+/// The host of `HOST:PORT`.
+fn host(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
+}
+
+/// `address`, where port 0 stands for `port`.
+fn with_port(address: &str, port: u16) -> String {
+    match address.rsplit_once(':') {
+        Some((host, "0")) => format!("{host}:{port}"),
+        _ => address.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -245,10 +303,43 @@ mod tests {
     }
 
     #[test]
+    fn pages_are_taken_where_the_node_listens_and_reached_where_it_is_reached() {
+        let bound = "10.0.0.1:4001".parse().unwrap();
+        type Case<'a> =
+            (Option<&'a str>, Option<&'a str>, Option<&'a str>, Option<&'a str>, &'a str, &'a str);
+        let cases: [Case<'_>; 6] = [
+            (None, None, None, None, "127.0.0.1:0", "10.0.0.1:4001"),
+            (Some("tcp://0.0.0.0:7946"), None, None, None, "0.0.0.0:0", "10.0.0.1:4001"),
+            (Some("[::1]:7946"), Some("a.example:7946"), None, None, "[::1]:0", "a.example:4001"),
+            (None, None, Some("tcp://kv.example:9"), None, "kv.example:9", "10.0.0.1:4001"),
+            (None, Some("a:1"), None, Some("b:0"), "127.0.0.1:0", "b:4001"),
+            (None, Some("a:1"), None, Some("tcp://b:7"), "127.0.0.1:0", "b:7"),
+        ];
+        for (listen, advertise, kv_listen, kv_advertise, listens, reached) in cases {
+            let own = |text: Option<&str>| text.map(str::to_owned);
+            let config = ClusterConfig {
+                listen: own(listen),
+                advertise: own(advertise),
+                kv_listen: own(kv_listen),
+                kv_advertise: own(kv_advertise),
+                ..ClusterConfig::default()
+            };
+            assert_eq!((&*config.kv_listen_address(), &*config.kv_advertised(bound)), (listens, reached));
+        }
+    }
+
+    #[test]
     fn wrong_values_name_their_key_and_the_rule() {
         type Change = fn(&mut ClusterConfig);
-        let cases: [(Change, &str); 9] = [
-            (|c| c.cluster_policies = vec!["cache_aware".into()], "cache-aware, session-affinity"),
+        let cases: [(Change, &str); 13] = [
+            (
+                |c| c.cluster_policies = vec!["cache_aware".into()],
+                "cache-aware, session-affinity, disaggregate",
+            ),
+            (|c| c.kv_listen = Some("nowhere".into()), "cluster.kv-listen"),
+            (|c| c.kv_listen = Some("::1:5".into()), "cluster.kv-listen"),
+            (|c| c.kv_advertise = Some("host:70000".into()), "cluster.kv-advertise"),
+            (|c| c.hardware.flops = Some(1.0), "cluster.hardware.flops"),
             (|c| c.cluster_policies = vec!["cache-aware".into(), "cache-aware".into()], "each once"),
             (|c| c.name = Some("a b".into()), "cluster.name"),
             (|c| c.seeds = vec!["nowhere".into()], "cluster.seeds"),

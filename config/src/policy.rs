@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::{ConfigError, check};
 use crate::units::Dur;
 
+mod disaggregate;
+
+pub use disaggregate::{DisaggregateConfig, PrefillFallback};
+
 /// The policies that exist, each with its table. A table alone does nothing: the list says which are asked, and in which
 /// order.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -17,6 +21,8 @@ pub struct PoliciesConfig {
     pub cache_aware: CacheAwareConfig,
     /// `[policy.session-affinity]`
     pub session_affinity: SessionAffinityConfig,
+    /// `[policy.disaggregate]`
+    pub disaggregate: DisaggregateConfig,
 }
 
 /// What is done with what a policy says.
@@ -126,7 +132,7 @@ impl Default for SessionAffinityConfig {
 
 impl PoliciesConfig {
     /// The names that `cluster.cluster-policies` may list.
-    pub const NAMES: [&'static str; 2] = ["cache-aware", "session-affinity"];
+    pub const NAMES: [&'static str; 3] = ["cache-aware", "session-affinity", "disaggregate"];
 
     /// The first name of a list of policies that is not allowed there, with the rule that it breaks.
     #[must_use]
@@ -164,6 +170,7 @@ impl PoliciesConfig {
             "policy.session-affinity.idle-timeout",
             affinity.idle_timeout,
             "use more than 0s",
-        )
+        )?;
+        self.disaggregate.validate()
     }
 }

@@ -43,6 +43,42 @@ impl fmt::Display for Role {
     }
 }
 
+/// What a worker does for requests: the whole of each, or one of its two phases.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum WorkerRole {
+    /// Takes whole requests, and computes prompts for others where nobody else does.
+    #[default]
+    Unified,
+    /// Computes prompts for decode and unified workers. Takes whole requests only where no other worker serves the model.
+    Prefill,
+    /// Takes requests whose prompts may be computed elsewhere; computes those that are not worth sending.
+    Decode,
+}
+
+impl WorkerRole {
+    /// Every role.
+    pub const ALL: [Self; 3] = [Self::Unified, Self::Prefill, Self::Decode];
+
+    /// The role's name in configuration, logs and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unified => "unified",
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+}
+
+impl fmt::Display for WorkerRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// A non-empty set of roles, written `all` or as a list (`gateway,controller`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleSet(BTreeSet<Role>);

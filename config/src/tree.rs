@@ -4,15 +4,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::ClusterConfig;
 use crate::controller::ControllerConfig;
-use crate::engine::EngineConfig;
+use crate::engine::{EngineConfig, EngineKind};
 use crate::error::ConfigError;
 use crate::gateway::GatewayConfig;
 use crate::http::HttpConfig;
+use crate::kv_events::KvEventsConfig;
 use crate::log::LogConfig;
 use crate::model::ModelConfig;
 use crate::node::NodeConfig;
 use crate::policy::PoliciesConfig;
 use crate::pool::PoolConfig;
+use crate::role::WorkerRole;
 use crate::runtime::RuntimeConfig;
 
 /// Every setting of a node. `Config::default()` is valid and serves.
@@ -41,6 +43,8 @@ pub struct Config {
     pub policy: PoliciesConfig,
     /// `[pool]`
     pub pool: PoolConfig,
+    /// KV events for routers of others.
+    pub kv_events: KvEventsConfig,
 }
 
 impl Config {
@@ -59,6 +63,23 @@ impl Config {
         self.controller.validate()?;
         self.policy.validate()?;
         self.pool.validate()?;
+        if self.cluster.role != WorkerRole::Unified && self.engine.kind == EngineKind::Mistralrs {
+            let reason =
+                "engine.kind = mistralrs keeps its KV pages to itself; use unified, or another engine";
+            return Err(ConfigError::invalid("cluster.role", self.cluster.role, reason));
+        }
+        if self.cluster.role_switch && self.engine.kind == EngineKind::Mistralrs {
+            let reason =
+                "engine.kind = mistralrs can be unified only; leave this false, or use another engine";
+            return Err(ConfigError::invalid("cluster.role-switch", true, reason));
+        }
+        self.kv_events.validate()?;
+        if let Some(endpoint) = &self.kv_events.endpoint
+            && self.engine.kind == EngineKind::Mistralrs
+        {
+            let reason = "the engine mistralrs keeps its pages to itself; use engine.kind = \"paged\" or leave this `none`";
+            return Err(ConfigError::invalid("kv-events.endpoint", endpoint, reason));
+        }
         if let Some(tokens) = self.model.max_context {
             let least = HttpConfig::body_limit_for(tokens);
             if self.http.body_limit < least {

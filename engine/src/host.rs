@@ -33,11 +33,14 @@ pub struct StepReport {
 /// Receives the reports of all steps, on the engine's thread.
 pub type OnReport = Box<dyn Fn(StepReport) + Send>;
 
-/// Receives the contents of exported pages, in the order asked for.
-pub type OnExported = Box<dyn FnOnce(Result<Vec<Vec<u8>>, EngineError>) + Send>;
+/// A request that is about pages; gives the reason when the engine has panicked.
+type PagesJob = Box<dyn FnOnce(Access<'_>) -> Option<String> + Send>;
 
-/// Receives the outcome of an import. After an error some of its pages may have been set.
-pub type OnImported = Box<dyn FnOnce(Result<(), EngineError>) + Send>;
+/// What a request about pages gets.
+enum Access<'a> {
+    Granted(&'a mut dyn Engine, &'a Shared),
+    Refused(EngineError),
+}
 
 /// An engine on its own thread. Dropping it waits for the step under way to end; see [`EngineHost::detach`].
 #[derive(Debug)]
@@ -63,16 +66,14 @@ struct Shared {
 
 enum Command {
     Step(StepPlan),
-    Export(Vec<PageId>, OnExported),
-    Import(Vec<(PageId, Vec<u8>)>, OnImported),
+    Pages(PagesJob),
 }
 
 impl std::fmt::Debug for Command {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Step(plan) => write!(f, "Step({})", plan.step),
-            Self::Export(pages, _) => write!(f, "Export({} pages)", pages.len()),
-            Self::Import(pages, _) => write!(f, "Import({} pages)", pages.len()),
+            Self::Pages(_) => f.write_str("Pages"),
         }
     }
 }
@@ -127,20 +128,53 @@ impl EngineHost {
         })
     }
 
-    /// Has the contents of pages read, each in the canonical layout.
+    /// Has the contents of pages written to buffers of a page's length each, in the canonical layout; `done` gets the
+    /// buffers back.
     ///
-    /// The callback is called in every case, with [`EngineError::Stopped`] after the engine's end; on the caller's
-    /// thread when the request could not even be queued.
-    pub fn export(&self, pages: Vec<PageId>, done: OnExported) {
-        if let Err((error, Command::Export(_, done))) = self.send(Command::Export(pages, done)) {
-            done(Err(error));
-        }
+    /// `done` is called in every case, with [`EngineError::Stopped`] after the engine's end; on the caller's thread when
+    /// the request could not even be queued.
+    pub fn export<B: AsMut<[u8]> + Send + 'static>(
+        &self,
+        mut pages: Vec<(PageId, B)>,
+        done: impl FnOnce(Result<Vec<B>, EngineError>) + Send + 'static,
+    ) {
+        let work = move |engine: &mut dyn Engine| {
+            pages.iter_mut().try_for_each(|(page, out)| engine.export(*page, out.as_mut()))?;
+            Ok(pages.into_iter().map(|(_, content)| content).collect())
+        };
+        self.with_engine(work, done);
     }
 
-    /// Has the contents of pages set; otherwise as [`EngineHost::export`].
-    pub fn import(&self, pages: Vec<(PageId, Vec<u8>)>, done: OnImported) {
-        if let Err((error, Command::Import(_, done))) = self.send(Command::Import(pages, done)) {
-            done(Err(error));
+    /// Has the contents of pages set; otherwise as [`EngineHost::export`]. After an error some of them may be set.
+    pub fn import<B: AsRef<[u8]> + Send + 'static>(
+        &self,
+        pages: Vec<(PageId, B)>,
+        done: impl FnOnce(Result<(), EngineError>) + Send + 'static,
+    ) {
+        let work = move |engine: &mut dyn Engine| {
+            pages.iter().try_for_each(|(page, content)| engine.import(*page, content.as_ref()))
+        };
+        self.with_engine(work, done);
+    }
+
+    fn with_engine<T>(
+        &self,
+        work: impl FnOnce(&mut dyn Engine) -> Result<T, EngineError> + Send + 'static,
+        done: impl FnOnce(Result<T, EngineError>) + Send + 'static,
+    ) {
+        let job = Box::new(move |access: Access<'_>| match access {
+            Access::Granted(engine, shared) => {
+                let (result, stopped) = caught(shared, || work(engine));
+                done(result);
+                stopped
+            }
+            Access::Refused(error) => {
+                done(Err(error));
+                None
+            }
+        });
+        if let Err((error, Command::Pages(job))) = self.send(Command::Pages(job)) {
+            job(Access::Refused(error));
         }
     }
 
@@ -225,26 +259,7 @@ fn serve(engine: &mut dyn Engine, shared: &Shared, command: Command, on_report: 
             on_report(StepReport { step, result });
             stopped
         }
-        Command::Export(pages, done) => {
-            let bytes = engine.kv().layout.page_bytes();
-            let (result, stopped) = caught(shared, || {
-                pages
-                    .iter()
-                    .map(|page| {
-                        let mut content = vec![0; bytes];
-                        engine.export(*page, &mut content).map(|()| content)
-                    })
-                    .collect()
-            });
-            done(result);
-            stopped
-        }
-        Command::Import(pages, done) => {
-            let (result, stopped) =
-                caught(shared, || pages.iter().try_for_each(|(page, content)| engine.import(*page, content)));
-            done(result);
-            stopped
-        }
+        Command::Pages(job) => job(Access::Granted(engine, shared)),
     }
 }
 
@@ -276,8 +291,7 @@ fn refuse(shared: &Shared, command: Command, on_report: &OnReport, why: &str) {
             shared.stepping.store(false, Ordering::Release);
             on_report(StepReport { step: plan.step, result: Err(error) });
         }
-        Command::Export(_, done) => done(Err(error)),
-        Command::Import(_, done) => done(Err(error)),
+        Command::Pages(job) => _ = job(Access::Refused(error)),
     }
 }
 

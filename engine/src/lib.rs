@@ -21,6 +21,7 @@ pub mod whole;
 use std::sync::Arc;
 
 use config::ids::PageId;
+use policies::cost::ModelShape;
 use policies::kv::{Fingerprint, PageLayout};
 use policies::step::{StepOutcome, StepPlan};
 
@@ -60,6 +61,11 @@ pub struct KvInfo {
 pub trait Engine: Send + std::fmt::Debug {
     /// Shape and count of the KV pages.
     fn kv(&self) -> KvInfo;
+
+    /// Size of the model, for those that predict how long it takes; none where it is not known.
+    fn shape(&self) -> Option<ModelShape> {
+        None
+    }
 
     /// Runs one step: copies, computes every slice, stores its keys and values in its pages, makes its draws.
     ///

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use config::ids::PageId;
+use policies::cost::ModelShape;
 use policies::kv::Fingerprint;
 use policies::step::{Slice, StepOutcome, StepPlan};
 
@@ -48,6 +49,7 @@ pub struct PagedEngine {
     model: Box<dyn Model>,
     compute: Arc<Compute>,
     kv: KvInfo,
+    shape: ModelShape,
     limits: Limits,
     weight_bytes: usize,
     batch: RaggedBatch,
@@ -96,6 +98,10 @@ impl PagedEngine {
 impl Engine for PagedEngine {
     fn kv(&self) -> KvInfo {
         self.kv
+    }
+
+    fn shape(&self) -> Option<ModelShape> {
+        Some(self.shape)
     }
 
     fn step(&mut self, plan: &StepPlan) -> Result<StepOutcome, EngineError> {

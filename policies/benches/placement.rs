@@ -6,9 +6,12 @@ use std::sync::Arc;
 use config::ids::{Attempt, RequestId, WorkerId};
 use criterion::{Criterion, criterion_group, criterion_main};
 use policies::batch::BatchLoad;
+use policies::cost::HardwareProfile;
 use policies::invariant::Broken;
 use policies::kv::{Fingerprint, PageHash, page_hashes};
-use policies::placement::{Choice, PlaceRequest, Placement, PlacementConfig, PlacementEffect, WorkerInfo};
+use policies::placement::{
+    Choice, PlaceRequest, Placement, PlacementConfig, PlacementEffect, WorkerInfo, WorkerView,
+};
 use policies::policy::cache_aware::{CacheAware, CacheAwareOptions};
 use policies::policy::session_affinity::{SessionAffinity, SessionAffinityOptions};
 use policies::policy::{
@@ -39,8 +42,8 @@ impl ClusterPolicy for Named {
         self.1.opinion(now, query)
     }
 
-    fn tick(&mut self, now: Time, actions: &mut Vec<PolicyAction>) {
-        self.1.tick(now, actions);
+    fn tick(&mut self, now: Time, workers: &[WorkerView], actions: &mut Vec<PolicyAction>) {
+        self.1.tick(now, workers, actions);
     }
 
     fn check(&self) -> Result<(), Broken> {
@@ -100,6 +103,12 @@ impl Bench {
                 max_context: 131_072,
                 max_requests: 256,
                 page_tokens: PAGE,
+                role: config::WorkerRole::Unified,
+                switching_to: None,
+                switchable: false,
+                hardware: HardwareProfile::default(),
+                shape: None,
+                kv: None,
             };
             placement.worker_joined(Time::ZERO, info, &mut Vec::new());
             // Each holds three texts, so most are held by two.
@@ -125,7 +134,10 @@ impl Bench {
             context_tokens: PROMPT,
             max_tokens: 256,
             choices: 1,
+            resumed: false,
+            prompt_logprobs: false,
             avoid: Vec::new(),
+            pin: None,
             hashes: Arc::clone(&self.texts[(self.number * 7 % 100) as usize]),
             session: self.number.is_multiple_of(2).then(|| format!("session {}", self.number % 1000).into()),
             props: Arc::default(),

@@ -277,6 +277,12 @@ impl Batch {
         self.table.findable().collect()
     }
 
+    /// As [`Batch::kv_snapshot`], as the events that make those pages findable, parents first and with their tokens.
+    #[must_use]
+    pub fn kv_contents(&self) -> Vec<KvEvent> {
+        self.table.contents()
+    }
+
     /// Takes nothing new from now on; what is here goes on to its end.
     pub const fn drain(&mut self) {
         self.draining = true;

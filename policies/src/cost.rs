@@ -22,6 +22,10 @@ use crate::time::Span;
 
 pub mod fake;
 
+mod profile;
+
+pub use profile::HardwareProfile;
+
 #[cfg(test)]
 mod tests;
 

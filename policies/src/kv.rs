@@ -6,6 +6,7 @@ use crate::request::Token;
 
 pub mod directory;
 pub mod events;
+pub mod handoff;
 pub mod table;
 pub mod tier;
 

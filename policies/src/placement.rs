@@ -28,13 +28,19 @@ use crate::time::{Span, Time};
 
 mod book;
 mod consult;
+mod handoff;
+mod pair;
+mod pinned;
 mod policies;
+mod route;
 mod select;
 mod types;
 
+pub use pair::KvPeer;
+pub use route::{Route, RouteNote};
 pub use types::{
-    Choice, PlaceRequest, PlacementConfig, PlacementEffect, Plan, PolicyView, PolicyWork, Rejection, Ticket,
-    WorkerInfo, WorkerView,
+    Choice, PlaceRequest, PlacementConfig, PlacementEffect, Plan, PolicyView, PolicyWork, Rejection,
+    SwitchCause, Ticket, WorkerInfo, WorkerView,
 };
 
 #[cfg(test)]
@@ -70,15 +76,19 @@ pub struct Placement {
     tickets: u64,
     directory: Directory,
     directory_kept: Time,
+    routes: route::Routes,
 }
 
 #[derive(Debug)]
 struct Row {
-    info: WorkerInfo,
+    info: Arc<WorkerInfo>,
     draining: bool,
     load: BatchLoad,
     booked: u32,
     booked_tokens: u64,
+    /// Requests whose prompts it computes for another worker, and the tokens of those that it has to compute.
+    handoffs: u32,
+    handoff_tokens: u64,
     /// Requests and tokens that the last report had beyond what was booked at the time.
     foreign: u32,
     foreign_tokens: u64,
@@ -94,6 +104,8 @@ struct Booking {
     tokens: u64,
     /// Of those, prompt tokens to compute.
     prefill: u64,
+    /// The part of another worker, until it has done it or is gone.
+    handoff: Option<handoff::Handoff>,
     session: Option<SessionId>,
     /// The worker has taken the request.
     accepted: bool,
@@ -131,6 +143,7 @@ impl Placement {
             tickets: 0,
             directory: Directory::new(),
             directory_kept: Time::ZERO,
+            routes: route::Routes::default(),
         }
     }
 
@@ -155,14 +168,16 @@ impl Placement {
             self.policies.resync(id.clone());
         }
         match self.workers.get_mut(&id) {
-            Some(row) => row.info = info,
+            Some(row) => row.info = Arc::new(info),
             None => {
                 let row = Row {
-                    info,
+                    info: Arc::new(info),
                     draining: false,
                     load: BatchLoad::default(),
                     booked: 0,
                     booked_tokens: 0,
+                    handoffs: 0,
+                    handoff_tokens: 0,
                     foreign: 0,
                     foreign_tokens: 0,
                     fresh_prefill: 0,
@@ -187,8 +202,8 @@ impl Placement {
     ) {
         let Some(row) = self.workers.get_mut(worker) else { return };
         let before = row.foreign;
-        row.foreign = load.requests.saturating_sub(row.booked);
-        row.foreign_tokens = load.outstanding_tokens.saturating_sub(row.booked_tokens);
+        row.foreign = load.requests.saturating_sub(row.booked + row.handoffs);
+        row.foreign_tokens = load.outstanding_tokens.saturating_sub(row.booked_tokens + row.handoff_tokens);
         row.load = load;
         if row.foreign < before {
             self.place_waiting(now, fx);
@@ -348,11 +363,13 @@ impl Placement {
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerView> {
         let view = |row: &Row| WorkerView {
-            info: row.info.clone(),
+            info: WorkerInfo::clone(&row.info),
             draining: row.draining,
             load: row.load,
             booked: row.booked,
             booked_tokens: row.booked_tokens,
+            handoffs: row.handoffs,
+            handoff_tokens: row.handoff_tokens,
             foreign: row.foreign,
             placed: row.placed,
         };

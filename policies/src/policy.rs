@@ -11,13 +11,15 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use config::Mode as PolicyMode;
+use config::WorkerRole;
 use config::ids::{Attempt, PolicyName, RequestId, SessionId, WorkerId};
 
 use crate::invariant::Broken;
-use crate::placement::PlaceRequest;
+use crate::placement::{PlaceRequest, WorkerInfo, WorkerView};
 use crate::time::{Span, Time};
 
 pub mod cache_aware;
+pub mod disaggregate;
 pub mod session_affinity;
 
 pub mod configured;
@@ -40,8 +42,11 @@ pub trait ClusterPolicy: Send + fmt::Debug {
     /// What it thinks of a request. Has to be quick: the request waits for it.
     fn opinion(&mut self, now: Time, query: &PolicyQuery) -> Opinion;
 
-    /// Called about once a second: the time to forget, and to propose what should be done without being asked.
-    fn tick(&mut self, now: Time, actions: &mut Vec<PolicyAction>);
+    /// Called about once a second: the time to forget, and to propose what should be done without being asked. `workers`
+    /// are all that the controller knows now, by name, with their last reports and what is booked on them. A proposal may
+    /// come to nothing (shadow, a controller that does not lead, a worker that is gone): what became of it is seen in
+    /// `workers` later.
+    fn tick(&mut self, now: Time, workers: &[WorkerView], actions: &mut Vec<PolicyAction>);
 
     /// The first broken invariant.
     ///
@@ -50,9 +55,37 @@ pub trait ClusterPolicy: Send + fmt::Debug {
     fn check(&self) -> Result<(), Broken>;
 }
 
-/// What a policy may propose on a tick. No policy proposes anything so far, which the type says: it has no value.
+/// What a policy may propose on a tick.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PolicyAction {}
+pub enum PolicyAction {
+    /// Give a worker another role, when what it has is done. For workers that are [`WorkerInfo::switchable`] alone.
+    SwitchRole {
+        /// The worker.
+        worker: WorkerId,
+        /// Its next role.
+        role: WorkerRole,
+        /// Why, for people.
+        why: String,
+    },
+}
+
+impl PolicyAction {
+    /// What is done, in one word for metrics and logs.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::SwitchRole { .. } => "switch_role",
+        }
+    }
+
+    /// The same as it is recorded in shadow.
+    #[must_use]
+    pub const fn would(&self) -> &'static str {
+        match self {
+            Self::SwitchRole { .. } => "would_switch_role",
+        }
+    }
+}
 
 /// How the controller treats one policy of its list.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,13 +113,20 @@ pub struct PolicyQuery {
     pub request: Arc<PlaceRequest>,
     /// The workers that could take it now, by name. At least one.
     pub rows: Arc<[CandidateRow]>,
+    /// Prefill workers that could compute its prompt for one of those, full ones included: those that serve the model, have
+    /// a window for it and have not failed it before.
+    pub prefill: Arc<[CandidateRow]>,
+    /// Prefill workers that serve the model at all.
+    pub prefill_known: u32,
 }
 
-/// A worker that could take the request now.
+/// A worker that could take the request now, or compute its prompt for another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CandidateRow {
     /// The worker.
     pub worker: WorkerId,
+    /// What it has told of itself.
+    pub info: Arc<WorkerInfo>,
     /// Tokens to compute and to generate that are booked on it, here and by others.
     pub work_tokens: u64,
     /// Of those, tokens of prompts that are not computed yet, as far as that is known: what the worker reported last,
@@ -94,6 +134,8 @@ pub struct CandidateRow {
     pub prefill_tokens: u64,
     /// Requests that it has, placed here and by others.
     pub requests: u32,
+    /// Of those, requests of other workers whose prompts it computes.
+    pub handoffs: u32,
     /// Requests that it takes at once.
     pub max_requests: u32,
     /// KV pages that sequences held when it last reported.
@@ -166,6 +208,9 @@ pub struct Opinion {
     pub why: String,
     /// The figures that it went by.
     pub numbers: Vec<(&'static str, f64)>,
+    /// What it says besides in case that the request goes to this or that worker; the word, the text and the figures of
+    /// the verdict on the worker that is chosen are recorded in place of those above.
+    pub verdicts: Vec<Verdict>,
     /// Prompt tokens that need not be computed since it was heard, over the least loaded worker; negative where it costs
     /// some.
     pub saved: Option<i64>,
@@ -177,6 +222,54 @@ impl Opinion {
     pub fn none(action: &'static str, why: impl Into<String>) -> Self {
         Self { action, why: why.into(), ..Self::default() }
     }
+
+    /// What it says in case that the request goes to `worker`.
+    #[must_use]
+    pub fn verdict(&self, worker: &WorkerId) -> Option<&Verdict> {
+        self.verdicts.iter().find(|verdict| verdict.worker == *worker)
+    }
+}
+
+/// What a policy says of a request in case that it goes to one certain worker.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Who computes the prompt then.
+    pub prompt: Prompt,
+    /// As [`Opinion::action`].
+    pub action: &'static str,
+    /// The same as it is recorded in shadow.
+    pub would: &'static str,
+    /// As [`Opinion::why`].
+    pub why: String,
+    /// As [`Opinion::numbers`].
+    pub numbers: Vec<(&'static str, f64)>,
+    /// A prefill worker should have it, and none can: why, in one word for metrics.
+    pub fallback: Option<&'static str>,
+}
+
+impl Verdict {
+    /// The reason where those that could have computed a prompt were gone or full when it was placed.
+    pub const GONE: &'static str = "prefill_gone";
+}
+
+/// Who computes the prompt of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Prompt {
+    /// The worker that the request goes to.
+    Here,
+    /// One of these.
+    By {
+        /// Each with the prompt tokens that it would have to compute. The one that is soonest done with them is taken.
+        pool: Arc<[(WorkerId, u64)]>,
+        /// Prompts that one computes for others at most.
+        limit: u32,
+        /// Where none of them can by the time the request is placed, it is turned away.
+        strict: bool,
+    },
+    /// Nobody: the request is turned away.
+    Nobody,
 }
 
 /// A wish for one worker.
@@ -211,27 +304,54 @@ impl Stage {
     /// The name under which the controller's own choice is recorded, the last stage of every placement.
     pub const PLACEMENT: &'static str = "placement";
 
-    /// The stage of a policy that was asked and said `opinion`.
+    /// The stage of a policy that was asked and said `opinion`, about a request that goes to `worker`.
     #[must_use]
-    pub fn of(policy: PolicyName, mode: PolicyMode, opinion: &Opinion, took: Span) -> Self {
-        let action = match mode {
-            PolicyMode::Shadow => format!("would_{}", opinion.action).into(),
-            PolicyMode::Off | PolicyMode::Prod => opinion.action.into(),
+    pub fn of(
+        policy: &PolicyName,
+        mode: PolicyMode,
+        opinion: &Opinion,
+        worker: &WorkerId,
+        took: Span,
+    ) -> Self {
+        let verdict = opinion.verdict(worker);
+        let (why, numbers) =
+            verdict.map_or((&opinion.why, &opinion.numbers), |verdict| (&verdict.why, &verdict.numbers));
+        let action = match (mode, verdict) {
+            (PolicyMode::Shadow, Some(verdict)) => verdict.would.into(),
+            (PolicyMode::Shadow, None) => format!("would_{}", opinion.action).into(),
+            (PolicyMode::Off | PolicyMode::Prod, Some(verdict)) => verdict.action.into(),
+            (PolicyMode::Off | PolicyMode::Prod, None) => opinion.action.into(),
         };
         Self {
-            policy,
+            policy: Self::name_of(policy),
             mode,
             action,
-            why: opinion.why.clone(),
-            numbers: opinion.numbers.iter().map(|&(name, value)| (name.into(), value)).collect(),
+            why: why.clone(),
+            numbers: numbers.iter().map(|&(name, value)| (name.into(), value)).collect(),
             saved: opinion.saved,
             took,
         }
     }
 
+    /// The name under which the stages of a policy are recorded.
+    fn name_of(policy: &PolicyName) -> PolicyName {
+        match policy.as_str() {
+            disaggregate::Disaggregate::NAME => disaggregate::Disaggregate::STAGE.into(),
+            _ => policy.clone(),
+        }
+    }
+
     /// The stage of a policy that was not heard (`late`, `failed`).
     #[must_use]
-    pub fn skipped(policy: PolicyName, mode: PolicyMode, why: String, took: Span) -> Self {
-        Self { policy, mode, action: "skipped".into(), why, numbers: Vec::new(), saved: None, took }
+    pub fn skipped(policy: &PolicyName, mode: PolicyMode, why: String, took: Span) -> Self {
+        Self {
+            policy: Self::name_of(policy),
+            mode,
+            action: "skipped".into(),
+            why,
+            numbers: Vec::new(),
+            saved: None,
+            took,
+        }
     }
 }

@@ -19,6 +19,10 @@ use crate::time::{Span, Time};
 
 mod events;
 
+mod migrate;
+
+pub use migrate::{MAX_MIGRATIONS, MIGRATE_WITHIN, MigrateError, Migrated};
+
 #[cfg(test)]
 mod tests;
 
@@ -77,11 +81,21 @@ pub enum SessionEffect {
     Submit {
         /// Where.
         worker: WorkerId,
+        /// The worker that computes the prompt for it; none: it does so itself.
+        prefill: Option<WorkerId>,
         /// What.
         spec: Box<RequestSpec>,
     },
     /// Show a token to the client. In index order for each choice, each index once.
     Deliver(TokenEvent),
+    /// Tell the controller that the prompt of this attempt is computed. Said once, and only where another worker was to
+    /// compute it: that one has room again.
+    Prefilled {
+        /// The request.
+        request: RequestId,
+        /// The attempt.
+        attempt: Attempt,
+    },
     /// Show the prompt's log-probabilities.
     DeliverPrompt {
         /// Position of the first.
@@ -130,6 +144,28 @@ pub enum SessionEffect {
         /// The attempt.
         attempt: Attempt,
     },
+    /// Ask the controller where the session could move to; the answer comes like one to a [`SessionEffect::Place`].
+    Choose(PlaceRequest),
+    /// Tell the controller that what this attempt asked for is not needed (any more). Comes after its
+    /// [`SessionEffect::Choose`] and has to arrive after it.
+    Unchoose {
+        /// The request.
+        request: RequestId,
+        /// The attempt.
+        attempt: Attempt,
+    },
+    /// Have a worker fetch the pages of the sequence so far from the one that computes it; [`Session::fetched`] takes the
+    /// answer. A [`SessionEffect::CancelAt`] with its attempt calls it off.
+    Fetch {
+        /// Who fetches.
+        to: WorkerId,
+        /// From whom.
+        from: WorkerId,
+        /// What: the prompt and the output so far.
+        spec: Box<RequestSpec>,
+    },
+    /// A migration is over; one for each that [`Session::migrate`] began.
+    Migration(Migrated),
     /// All choices ended. Last effect.
     Finished,
     /// The request failed. Last effect.
@@ -146,6 +182,8 @@ pub struct Session {
     phase: Phase,
     /// The worker of the current attempt, from the reply of the controller on.
     at: Option<WorkerId>,
+    /// The worker that was to compute the prompt of the current attempt for that one.
+    prefill: Option<WorkerId>,
     /// The worker took the current attempt.
     accepted: bool,
     choices: Vec<ChoiceState>,
@@ -155,6 +193,13 @@ pub struct Session {
     retries: u32,
     /// When to ask the controller again.
     retry_at: Option<Time>,
+    /// The last attempt number that was given out, for a placement or for a part of a migration.
+    last: Attempt,
+    moving: Option<migrate::Move>,
+    /// Migrations begun.
+    moves: u32,
+    /// A worker that was left while it was fine: it has the pages of what it computed.
+    source: Option<WorkerId>,
     tally: Tally,
 }
 
@@ -195,15 +240,20 @@ impl Session {
         Self {
             config,
             first: spec.attempt,
+            last: spec.attempt,
             spec,
             phase: Phase::New,
             at: None,
+            prefill: None,
             accepted: false,
             choices,
             next_prompt: 1,
             avoid: Vec::new(),
             retries: 0,
             retry_at: None,
+            moving: None,
+            moves: 0,
+            source: None,
             tally: Tally::default(),
         }
     }
@@ -253,7 +303,8 @@ impl Session {
     /// When [`Session::expire`] has to be called; it may change with every event.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        let next = self.retry_at.unwrap_or(Time::NEVER).min(self.spec.deadline);
+        let moved = self.moving.as_ref().and_then(migrate::Move::until).unwrap_or(Time::NEVER);
+        let next = self.retry_at.unwrap_or(Time::NEVER).min(moved).min(self.spec.deadline);
         (self.phase != Phase::Ended && next != Time::NEVER).then_some(next)
     }
 
@@ -287,13 +338,17 @@ impl Session {
         );
         ensure_invariant!(
             self.retries <= self.config.retry_limit
-                && self.spec.attempt.0 == self.first.0.saturating_add(self.retries),
+                && self.spec.attempt <= self.last
+                && self.are_attempts_few(),
             "session_retries_bounded",
-            "attempt {} after {} retries of {}",
+            "attempt {} of {} after {} retries of {} and {} migrations",
             self.spec.attempt,
+            self.last,
             self.retries,
-            self.config.retry_limit
+            self.config.retry_limit,
+            self.moves
         );
+        self.check_move()?;
         let credit = self.spec.credit;
         let wrong = self.choices.iter().find(|c| {
             c.consumed as usize > c.tokens.len()

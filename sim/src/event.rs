@@ -70,6 +70,8 @@ pub enum ControllerMsg {
     Release(RequestId, Attempt),
     /// A worker has taken an attempt.
     Accepted(RequestId, Attempt),
+    /// The prompt of an attempt is computed.
+    Prefilled(RequestId, Attempt),
     /// What has changed of a worker's pages: message number, changes.
     KvEvents(WorkerId, u64, Vec<KvEvent>),
     /// All pages of a worker, after the message of this number.

@@ -167,6 +167,7 @@ impl Trace {
             }
             ControllerMsg::Release(request, attempt) => self.request(44, *request, *attempt),
             ControllerMsg::Accepted(request, attempt) => self.request(45, *request, *attempt),
+            ControllerMsg::Prefilled(request, attempt) => self.request(48, *request, *attempt),
             ControllerMsg::KvEvents(worker, seq, events) => {
                 self.worker(worker);
                 self.all([46, *seq, events.iter().map(|e| e.pages() as u64).sum()]);

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use config::Choice;
 use config::ids::{RequestId, WorkerId};
+use config::{Choice, WorkerRole};
 use policies::batch::BatchConfig;
-use policies::cost::CostModel;
+use policies::cost::{CostModel, HardwareProfile};
 use policies::ensure_invariant;
 use policies::invariant::Broken;
 use policies::kv::events::Recording;
@@ -221,6 +221,12 @@ impl World {
                 max_context: worker.core().config().window(),
                 max_requests: self.scenario.cluster.max_requests,
                 page_tokens: self.scenario.cluster.page_tokens,
+                role: WorkerRole::Unified,
+                switching_to: None,
+                switchable: false,
+                hardware: HardwareProfile::default(),
+                shape: None,
+                kv: None,
             };
             self.out.send(Event::Controller(ControllerMsg::Joined(info)));
         }

@@ -7,33 +7,33 @@ use crate::harness::http::{Client, Raw};
 use crate::harness::node::{BROKEN_INVARIANTS, Node, PAGES_USED, RUNNING, SESSIONS, TASK_PANICS, WAITING};
 use crate::harness::wait_for;
 
-pub(super) use crate::harness::node::REQUESTS;
+pub(crate) use crate::harness::node::REQUESTS;
 
-pub(super) const CHAT: &str = "/v1/chat/completions";
-pub(super) const COMPLETIONS: &str = "/v1/completions";
+pub(crate) const CHAT: &str = "/v1/chat/completions";
+pub(crate) const COMPLETIONS: &str = "/v1/completions";
 
 /// Requests booked, and those that wait, at a controller.
-pub(super) const BOOKED: &str = "actor_node_controller_booked";
-pub(super) const QUEUED: &str = "actor_node_controller_queued";
+pub(crate) const BOOKED: &str = "actor_node_controller_booked";
+pub(crate) const QUEUED: &str = "actor_node_controller_queued";
 const WIRE_FAILURES: &str = "actor_node_wire_failures_total";
 
 /// A request with its undisturbed answer.
 #[derive(Clone, Debug)]
-pub(super) struct Kind {
-    pub(super) name: &'static str,
-    pub(super) path: &'static str,
-    pub(super) body: Value,
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) body: Value,
     /// As [`joined`].
-    pub(super) answer: Value,
+    pub(crate) answer: Value,
 }
 
 /// A greedy completion.
-pub(super) fn completion(prompt: &str, max_tokens: u32) -> Value {
+pub(crate) fn completion(prompt: &str, max_tokens: u32) -> Value {
     json!({"model": "default", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "seed": 7})
 }
 
 /// `request` with more fields, or with others.
-pub(super) fn with(request: &Value, fields: Value) -> Value {
+pub(crate) fn with(request: &Value, fields: Value) -> Value {
     let mut request = request.clone();
     for (name, value) in fields.as_object().expect("an object") {
         request[name] = value.clone();
@@ -42,7 +42,7 @@ pub(super) fn with(request: &Value, fields: Value) -> Value {
 }
 
 /// One request of each kind whose state is more than its tokens, the greedy one first; answered by `reference` alone.
-pub(super) fn kinds(reference: &Client, tokens: u32) -> Vec<Kind> {
+pub(crate) fn kinds(reference: &Client, tokens: u32) -> Vec<Kind> {
     let base = completion("What is kept when a worker dies", tokens);
     let sampled = json!({"temperature": 1, "seed": 7});
     let solo = reference.ok(COMPLETIONS, &base)["choices"][0]["text"].as_str().unwrap().to_owned();
@@ -80,7 +80,7 @@ pub(super) fn kinds(reference: &Client, tokens: u32) -> Vec<Kind> {
 
 /// A stream as one answer: what each choice says, why it ended and its log-probabilities, and the tokens counted. What
 /// was cached is left out, for it depends on what ran before.
-pub(super) fn joined(events: &[Value]) -> Value {
+pub(crate) fn joined(events: &[Value]) -> Value {
     let mut choices: Vec<Map<String, Value>> = Vec::new();
     let mut usage = Value::Null;
     for event in events {
@@ -116,16 +116,16 @@ pub(super) fn joined(events: &[Value]) -> Value {
 }
 
 /// A stream under way.
-pub(super) struct Stream {
+pub(crate) struct Stream {
     raw: Raw,
     /// `x-served-by`.
-    pub(super) worker: String,
+    pub(crate) worker: String,
     seen: Vec<String>,
 }
 
 impl Stream {
     /// Sends a request as a stream and waits until a worker has taken it.
-    pub(super) fn open(base: &str, path: &str, body: &Value) -> Self {
+    pub(crate) fn open(base: &str, path: &str, body: &Value) -> Self {
         let mut raw = Raw::post(base, path, &with(body, json!({"stream": true})));
         let (status, head) = raw.head();
         assert_eq!(status, 200, "{head:?}\n{body}");
@@ -135,13 +135,13 @@ impl Stream {
     }
 
     /// Reads until `count` events have come, all in all.
-    pub(super) fn read(&mut self, count: usize) {
+    pub(crate) fn read(&mut self, count: usize) {
         let more = count.saturating_sub(self.seen.len());
         self.seen.extend(self.raw.read_events(more));
     }
 
     /// Reads to the end: all events, without the `[DONE]` that has to be the last line.
-    pub(super) fn events(mut self) -> Vec<Value> {
+    pub(crate) fn events(mut self) -> Vec<Value> {
         self.seen.extend(self.raw.remaining());
         let (done, events) = self.seen.split_last().expect("a stream has lines");
         assert_eq!(done, "[DONE]", "{events:?}");
@@ -149,7 +149,7 @@ impl Stream {
     }
 
     /// Reads to the end: the whole answer.
-    pub(super) fn answer(self) -> Value {
+    pub(crate) fn answer(self) -> Value {
         joined(&self.events())
     }
 }
@@ -159,10 +159,10 @@ fn parsed(line: &str) -> Value {
 }
 
 /// No policies: a prompt that was seen before goes to whoever has least to do.
-pub(super) const LEAST_LOADED: (&str, &str) = ("CLUSTER__CLUSTER_POLICIES", "");
+pub(crate) const LEAST_LOADED: (&str, &str) = ("CLUSTER__CLUSTER_POLICIES", "");
 
 /// Opens streams of `request` until `worker` serves one: that one comes last.
-pub(super) fn open_at(base: &str, path: &str, body: &Value, worker: &str) -> Vec<Stream> {
+pub(crate) fn open_at(base: &str, path: &str, body: &Value, worker: &str) -> Vec<Stream> {
     let mut all = Vec::new();
     while all.last().is_none_or(|stream: &Stream| stream.worker != worker) {
         assert!(all.len() < 12, "{worker} gets no request");
@@ -172,7 +172,7 @@ pub(super) fn open_at(base: &str, path: &str, body: &Value, worker: &str) -> Vec
 }
 
 /// Waits until nothing is held anywhere: no session, no sequence, no page, no booking; and asserts that nothing broke.
-pub(super) fn assert_idle(cluster: &Cluster, names: &[&str]) {
+pub(crate) fn assert_idle(cluster: &Cluster, names: &[&str]) {
     for name in names {
         let node = &cluster[*name];
         for figure in [RUNNING, WAITING, PAGES_USED, SESSIONS, BOOKED, QUEUED] {
@@ -185,13 +185,13 @@ pub(super) fn assert_idle(cluster: &Cluster, names: &[&str]) {
 }
 
 /// A node alone with the same engine, which nothing disturbs.
-pub(super) fn reference() -> &'static Node {
+pub(crate) fn reference() -> &'static Node {
     static NODE: std::sync::OnceLock<Node> = std::sync::OnceLock::new();
     NODE.get_or_init(|| Node::fake(&[]))
 }
 
 /// Says stop to the threads of a scope when the test goes on or fails: without it a failure would wait for them for ever.
-pub(super) struct Stop<'a>(pub(super) &'a std::sync::atomic::AtomicBool);
+pub(crate) struct Stop<'a>(pub(super) &'a std::sync::atomic::AtomicBool);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {

@@ -295,8 +295,8 @@ fn b89_background_work_survives_reloads() {
     for i in 0..10 {
         ask(&client, &completion(&text(&format!("after {i}"), 50), 2));
     }
-    // Two policies and the placement itself.
-    assert_eq!(filed.cluster["c1"].figure(DECISIONS), before + 30.0);
+    // Three policies and the placement itself.
+    assert_eq!(filed.cluster["c1"].figure(DECISIONS), before + 40.0);
 
     let named = [("x-session-id", "forgotten soon")];
     let request = completion(&text("session", 50), 2);

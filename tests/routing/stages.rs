@@ -22,8 +22,9 @@ fn assert_stages(stages: &Value, prompts: usize) {
         assert_eq!(placement["attempt"], 0);
         assert!(placement["worker"].as_str().unwrap().starts_with('w'), "{placement}");
         let of: Vec<&Value> = placement["stages"].as_array().unwrap().iter().map(|s| &s["policy"]).collect();
-        assert_eq!(of, ["cache-aware", "session-affinity", "placement"], "in the order of the list");
-        for policy in ["cache-aware", "session-affinity", "placement"] {
+        let all = ["cache-aware", "session-affinity", "pd_disaggregation", "placement"];
+        assert_eq!(of, all, "in the order of the list");
+        for policy in all {
             let stage = stage(placement, policy);
             assert_eq!(stage["mode"], "prod");
             assert!(stage["action"].is_string() && stage["duration_us"].is_u64(), "{stage}");
@@ -95,7 +96,8 @@ fn requests_that_nobody_knows_are_not_found() {
         assert_eq!(cluster["c1"].client().get(path).unwrap().status, 200, "{path}");
     }
     let policies = cluster["c1"].client().get("/v1/policies").unwrap().json();
-    for (policy, name) in policies["data"].as_array().unwrap().iter().zip(["cache-aware", "session-affinity"])
+    for (policy, name) in
+        policies["data"].as_array().unwrap().iter().zip(["cache-aware", "session-affinity", "disaggregate"])
     {
         assert_eq!((&policy["name"], &policy["mode"]), (&json!(name), &json!("prod")));
         assert_eq!((&policy["asked"], &policy["late"], &policy["failed"]), (&json!(1), &json!(0), &json!(0)));
@@ -121,6 +123,6 @@ fn the_choice_without_a_controller_is_told_too() {
     cluster.until_whole();
     wait_for("c1 to be asked again", || {
         let served = super::ask(&client, &completion("somebody leads", 2));
-        (served.body["stages"][0]["stages"].as_array()?.len() == 3).then_some(())
+        (served.body["stages"][0]["stages"].as_array()?.len() == 4).then_some(())
     });
 }

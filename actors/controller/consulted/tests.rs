@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use cluster::wire::{ToController, ToGateway};
 use config::ids::{Attempt, NodeId, RequestId, WorkerId};
-use config::{ControllerConfig, Dur};
+use config::{ControllerConfig, Dur, WorkerRole};
+use policies::cost::HardwareProfile;
 use policies::invariant::Broken;
-use policies::placement::{PlaceRequest, PlacementEffect, Plan, PolicyView, WorkerInfo};
+use policies::placement::{PlaceRequest, PlacementEffect, Plan, PolicyView, WorkerInfo, WorkerView};
 use policies::policy::{Opinion, PolicyAction};
 use ractor::{ActorRef, call_t};
 use tokio::sync::mpsc;
@@ -51,7 +52,7 @@ impl ClusterPolicy for Doer {
         }
     }
 
-    fn tick(&mut self, _now: Time, _actions: &mut Vec<PolicyAction>) {}
+    fn tick(&mut self, _now: Time, _workers: &[WorkerView], _actions: &mut Vec<PolicyAction>) {}
 
     fn check(&self) -> Result<(), Broken> {
         Ok(())
@@ -86,6 +87,12 @@ async fn rig(deed: Deed, opinion_deadline: Dur) -> Rig {
             max_context: 1000,
             max_requests: 9,
             page_tokens: 16,
+            role: WorkerRole::Unified,
+            switching_to: None,
+            switchable: false,
+            hardware: HardwareProfile::default(),
+            shape: None,
+            kv: None,
         };
         controller.cast(ControllerMsg::WorkerJoined(info)).unwrap();
     }
@@ -103,7 +110,10 @@ impl Rig {
             context_tokens: 100,
             max_tokens: 10,
             choices: 1,
+            resumed: false,
+            prompt_logprobs: false,
             avoid: Vec::new(),
+            pin: None,
             hashes: Arc::default(),
             session: None,
             props: Arc::default(),
@@ -123,6 +133,12 @@ impl Rig {
                 _ => {}
             }
         }
+    }
+
+    /// The request is over: its place is free.
+    fn release(&self, number: u64) {
+        let release = ToController::Release { request: RequestId::new(1, number), attempt: Attempt(0) };
+        self.controller.cast(ControllerMsg::Wire(release)).unwrap();
     }
 
     async fn views(&self) -> Vec<PolicyView> {
@@ -150,6 +166,7 @@ async fn a_policy_that_panics_costs_its_own_opinion() {
             break;
         }
         assert!(plan.stages[0].why.contains("restarted"), "{}", plan.stages[0].why);
+        rig.release(number);
     }
 }
 

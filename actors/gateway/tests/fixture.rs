@@ -171,6 +171,7 @@ impl Actor for ControllerStub {
                     None => {
                         let plan = Plan {
                             worker: world.worker.clone(),
+                            prefill: None,
                             why: "only-worker",
                             stages: std::sync::Arc::default(),
                         };

@@ -1,6 +1,7 @@
 //! Accepting: one task a handshake, so that no client makes another one wait.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,8 +14,9 @@ use tracing::{debug, warn};
 
 use super::MAX_HANDSHAKES;
 use super::keeper::{LinksMsg, Shaken, Shared, new_link};
-use super::stream::Io;
+use super::stream::Stream;
 use crate::handshake::{self, Budget, Failed, Refusal};
+use crate::tls::Tls;
 
 /// Wait after a failed `accept`, which mostly says that the process has no file descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -27,6 +29,20 @@ struct Guest {
 
 /// Accepts until it is dropped.
 pub(super) async fn run(listener: TcpListener, shared: Arc<Shared>, keeper: ActorRef<LinksMsg>) {
+    let welcome = |tcp, peer: String, proven| welcome(tcp, peer, shared.clone(), keeper.clone(), proven);
+    each(&listener, welcome, |tcp, peer| turn_away(tcp, peer, &shared, &keeper)).await;
+}
+
+/// Accepts until it is dropped, and runs `welcome` for each connection in a task of its own, up to [`MAX_HANDSHAKES`] at
+/// once. One that has not set its flag (it has proven that it is of the cluster) makes room for the next; when all have, the
+/// next is handed to `turn_away`.
+pub(crate) async fn each<W>(
+    listener: &TcpListener,
+    welcome: impl Fn(TcpStream, String, Arc<AtomicBool>) -> W,
+    turn_away: impl Fn(&TcpStream, String),
+) where
+    W: Future<Output = ()> + Send + 'static,
+{
     let mut tasks = JoinSet::new();
     let mut guests: VecDeque<Guest> = VecDeque::new();
     loop {
@@ -35,11 +51,11 @@ pub(super) async fn run(listener: TcpListener, shared: Arc<Shared>, keeper: Acto
                 Ok((tcp, peer)) => {
                     guests.retain(|guest| !guest.task.is_finished());
                     if guests.len() >= MAX_HANDSHAKES && !evict(&mut guests) {
-                        turn_away(&tcp, peer.to_string(), &shared, &keeper);
+                        turn_away(&tcp, peer.to_string());
                         continue;
                     }
                     let proven = Arc::new(AtomicBool::new(false));
-                    let work = welcome(tcp, peer.to_string(), shared.clone(), keeper.clone(), proven.clone());
+                    let work = welcome(tcp, peer.to_string(), proven.clone());
                     guests.push_back(Guest { task: tasks.spawn(work), proven });
                 }
                 Err(error) => {
@@ -72,6 +88,21 @@ fn turn_away(tcp: &TcpStream, peer: String, shared: &Shared, keeper: &ActorRef<L
     let _ = keeper.send_message(LinksMsg::Refused { peer, name: None, refusal, by_peer: false });
 }
 
+/// An accepted connection, secured where `tls` is given.
+///
+/// # Errors
+/// TLS is not agreed on in time.
+pub(crate) async fn secure(tcp: TcpStream, tls: Option<&Tls>, budget: &mut Budget) -> Result<Stream, Failed> {
+    tcp.set_nodelay(true)?;
+    Ok(match tls {
+        None => Stream::Plain(tcp),
+        Some(tls) => {
+            let secured = budget.run(Duration::ZERO, tls.acceptor().accept(tcp)).await?;
+            Stream::Secured(Box::new(secured.into()))
+        }
+    })
+}
+
 async fn welcome(
     tcp: TcpStream,
     peer: String,
@@ -83,11 +114,7 @@ async fn welcome(
     let link = new_link();
     let mut budget = Budget::new(shared.handshake_timeout);
     let done = async {
-        tcp.set_nodelay(true)?;
-        let mut stream: Box<dyn Io> = match &shared.tls {
-            None => Box::new(tcp),
-            Some(tls) => Box::new(budget.run(Duration::ZERO, tls.acceptor().accept(tcp)).await?),
-        };
+        let mut stream = secure(tcp, shared.tls.as_ref(), &mut budget).await?.boxed();
         let agreed = handshake::accept(&mut stream, &shared.terms, link, &mut budget, &proven).await?;
         Ok::<_, Failed>((stream, agreed))
     };

@@ -11,6 +11,8 @@ use std::task::{Context, Poll, Waker};
 use policies::membership::LinkId;
 use ractor_cluster::{BoxRead, BoxWrite, ClusterBidiStream};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsStream;
 
 /// Bytes that are read from a link at once: some hundred messages of a busy one.
 const READ_BYTES: usize = 64 * 1024;
@@ -19,6 +21,22 @@ const READ_BYTES: usize = 64 * 1024;
 pub(super) trait Io: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Io for T {}
+
+/// A connection, before anything was said on it.
+pub(crate) enum Stream {
+    Plain(TcpStream),
+    Secured(Box<TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    /// Either kind.
+    pub(super) fn boxed(self) -> Box<dyn Io> {
+        match self {
+            Self::Plain(tcp) => Box::new(tcp),
+            Self::Secured(tls) => tls,
+        }
+    }
+}
 
 /// Cuts a connection, and knows how it ended.
 #[derive(Debug, Default)]

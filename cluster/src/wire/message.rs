@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use config::WorkerRole;
 use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use policies::batch::{BatchEffect, BatchLoad, Refusal};
 use policies::kv::PageHash;
 use policies::kv::events::KvEvent;
-use policies::placement::{PlaceRequest, PlacementEffect};
+use policies::placement::{PlaceRequest, PlacementEffect, SwitchCause};
 use policies::request::RequestSpec;
 use policies::time::Time;
 
@@ -102,6 +103,17 @@ pub enum ToGateway {
         /// The events.
         events: Vec<BatchEffect>,
     },
+    /// Whether a worker has fetched what [`ToWorker::Fetch`] asked for.
+    Fetched {
+        /// The worker.
+        worker: WorkerId,
+        /// The request.
+        request: RequestId,
+        /// The attempt that was asked for.
+        attempt: Attempt,
+        /// Its full pages can be found there, or why not.
+        result: Result<(), String>,
+    },
     /// The worker's engine is gone and with it all that it ran.
     WorkerLost(WorkerId),
     /// The controller of that node has started: it knows nothing of what one before it was asked.
@@ -141,6 +153,13 @@ pub enum ToController {
     },
     /// The worker has taken the request.
     Accepted {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
+    },
+    /// The first token of the attempt has come, so its prompt is computed. Said where another worker was to do that.
+    Prefilled {
         /// The request.
         request: RequestId,
         /// Its attempt.
@@ -188,6 +207,20 @@ pub enum ToWorker {
         gateway: NodeId,
         /// The request.
         spec: Box<RequestSpec>,
+        /// The worker that computes its prompt; none: this one does.
+        prefill: Option<WorkerId>,
+    },
+    /// Fetch the pages of a running request from the worker that computes it, which goes on; answered by
+    /// [`ToGateway::Fetched`].
+    Fetch {
+        /// The life of the worker that is meant.
+        to: WorkerId,
+        /// Who has the pages.
+        from: WorkerId,
+        /// Whom to answer.
+        gateway: NodeId,
+        /// The sequence so far: the prompt, and the output as resumed tokens of one choice.
+        spec: Box<RequestSpec>,
     },
     /// Nobody waits for the attempt any more.
     Cancel {
@@ -228,6 +261,13 @@ pub enum ToWorker {
         /// Whom to answer.
         controller: NodeId,
     },
+    /// Take another role when what is there is done; the present one to stay as it is.
+    SetRole {
+        /// The role.
+        role: WorkerRole,
+        /// Who wants that.
+        cause: SwitchCause,
+    },
 }
 
 impl Message for ToNode {
@@ -254,7 +294,8 @@ impl Message for ToGateway {
                 | PlacementEffect::Rejected { request, attempt, .. }
                 | PlacementEffect::Lost { request, attempt, .. },
             )
-            | Self::Admission { request, attempt, .. } => Some((*request, *attempt)),
+            | Self::Admission { request, attempt, .. }
+            | Self::Fetched { request, attempt, .. } => Some((*request, *attempt)),
             Self::Step { .. } | Self::WorkerLost(_) | Self::ControllerStarted(_) | Self::ModelPart { .. } => {
                 None
             }
@@ -274,9 +315,9 @@ impl Message for ToController {
     fn request(&self) -> Option<(RequestId, Attempt)> {
         match self {
             Self::Place { request, .. } => Some((request.request, request.attempt)),
-            Self::Release { request, attempt } | Self::Accepted { request, attempt } => {
-                Some((*request, *attempt))
-            }
+            Self::Release { request, attempt }
+            | Self::Accepted { request, attempt }
+            | Self::Prefilled { request, attempt } => Some((*request, *attempt)),
             Self::WorkerLoad { .. } | Self::KvEvents { .. } | Self::KvSnapshot { .. } => None,
         }
     }
@@ -286,6 +327,7 @@ impl Message for ToController {
             Self::Place { request, .. } => Some(request.deadline),
             Self::Release { .. }
             | Self::Accepted { .. }
+            | Self::Prefilled { .. }
             | Self::WorkerLoad { .. }
             | Self::KvEvents { .. }
             | Self::KvSnapshot { .. } => None,
@@ -304,27 +346,28 @@ impl Message for ToWorker {
 
     fn request(&self) -> Option<(RequestId, Attempt)> {
         match self {
-            Self::Submit { spec, .. } => Some((spec.id, spec.attempt)),
+            Self::Submit { spec, .. } | Self::Fetch { spec, .. } => Some((spec.id, spec.attempt)),
             Self::Cancel { request, attempt }
             | Self::CancelChoice { request, attempt, .. }
             | Self::Grant { request, attempt, .. } => Some((*request, *attempt)),
-            Self::DescribeModel { .. } | Self::KvResync { .. } => None,
+            Self::DescribeModel { .. } | Self::KvResync { .. } | Self::SetRole { .. } => None,
         }
     }
 
     fn deadline(&self) -> Option<Time> {
         match self {
-            Self::Submit { spec, .. } => Some(spec.deadline),
+            Self::Submit { spec, .. } | Self::Fetch { spec, .. } => Some(spec.deadline),
             Self::Cancel { .. }
             | Self::CancelChoice { .. }
             | Self::Grant { .. }
             | Self::DescribeModel { .. }
-            | Self::KvResync { .. } => None,
+            | Self::KvResync { .. }
+            | Self::SetRole { .. } => None,
         }
     }
 
     fn set_deadline(&mut self, deadline: Time) {
-        if let Self::Submit { spec, .. } = self {
+        if let Self::Submit { spec, .. } | Self::Fetch { spec, .. } = self {
             spec.deadline = deadline;
         }
     }

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use config::WorkerRole;
 use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use policies::batch::{BatchEffect, Refusal, TokenEvent};
+use policies::cost::HardwareProfile;
 use policies::placement::{
     Choice, PlaceRequest, Placement, PlacementConfig, PlacementEffect, Plan, WorkerInfo,
 };
@@ -17,6 +19,7 @@ use super::*;
 
 mod arb;
 mod golden;
+mod handoff;
 
 /// The sender's clock.
 const SENT: Time = Time(5_000_000_000);
@@ -145,6 +148,9 @@ fn place_request(number: u64, deadline: Time) -> PlaceRequest {
         context_tokens: 1,
         max_tokens: 1,
         choices: 1,
+        resumed: false,
+        prompt_logprobs: false,
+        pin: None,
         avoid: Vec::new(),
         hashes: Arc::default(),
         session: None,
@@ -170,7 +176,7 @@ fn token(index: u32) -> BatchEffect {
 
 #[test]
 fn a_foreign_version_is_told_before_anything_else_is_looked_at() {
-    for got in [0, 2, 250, 251, u16::MAX] {
+    for got in [0, 1, 3, 250, 251, u16::MAX] {
         let mut bytes = codec::encode(&got).unwrap();
         bytes.extend([0xff; 3]);
         let error = open::<ToNode>(READ, &bytes).unwrap_err();
@@ -269,7 +275,7 @@ fn values_that_no_sender_writes_are_refused() {
         assert!(matches!(beat(roles), Err(WireError::Malformed(why)) if why.contains("roles")), "{roles}");
     }
     // Tags of variants and doors that there are not.
-    for bytes in [[1, 9, 0, 0, 0, 0], [1, 0, 0, 0, 0, 200]] {
+    for bytes in [[2, 9, 0, 0, 0, 0], [2, 0, 0, 0, 0, 200]] {
         assert!(
             matches!(open::<ToNode>(READ, &bytes), Err(WireError::Malformed(why)) if why.contains("tag"))
         );
@@ -278,7 +284,8 @@ fn values_that_no_sender_writes_are_refused() {
 
 #[test]
 fn words_that_this_build_does_not_know_are_read_as_others() {
-    let plan = Plan { worker: worker_id(), why: "a policy of tomorrow", stages: Arc::default() };
+    let plan =
+        Plan { worker: worker_id(), prefill: None, why: "a policy of tomorrow", stages: Arc::default() };
     let placed = PlacementEffect::Placed { request: request_id(), attempt: Attempt(0), plan };
     let bytes = seal(SENT, &ToGateway::Placement(placed), None).unwrap();
     let (_, read) = open::<ToGateway>(READ, &bytes).unwrap();
@@ -319,6 +326,12 @@ fn what_the_controller_says_keeps_its_words() {
                 max_context: 100,
                 max_requests: 1,
                 page_tokens: 16,
+                role: WorkerRole::Unified,
+                switching_to: None,
+                switchable: false,
+                hardware: HardwareProfile::default(),
+                shape: None,
+                kv: None,
             };
             placement.worker_joined(SENT, info, &mut effects);
             placement.place(SENT, place_request(worker * 2, Time::NEVER), &mut effects);

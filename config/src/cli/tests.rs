@@ -32,6 +32,7 @@ fn wrong_command_lines_name_what_is_wrong() {
         (&["--role", "foo"][..], ["`foo`", "--role"]),
         (&["--role"], ["--role", "value"]),
         (&["--role", "gateway", "--prefill"], ["--prefill", "unexpected"]),
+        (&["--worker-role", "prefil"], ["prefil", "possible values: unified, prefill, decode"]),
         (&["--engine", "pagd"], ["pagd", "possible values: paged, mistralrs, fake"]),
         (&["--threads", "-1"], ["-1", "unexpected"]),
         (&["--threads", "many"], ["many", "--threads"]),

@@ -4,7 +4,8 @@ use super::*;
 use crate::cli::Cli;
 use crate::engine::EngineKind;
 use crate::model::Isq;
-use crate::role::Role;
+use crate::policy::PrefillFallback;
+use crate::role::{Role, WorkerRole};
 use crate::units::{Dur, Size};
 
 const DEV: &str = include_str!("../../profiles/dev.toml");
@@ -346,6 +347,47 @@ fn a_dump_has_every_key_and_reads_back() {
         ["kv-memory = \"auto\"", "chat-template = \"none\"", "body-limit = \"16MiB\"", "[engine.fake]"]
     {
         assert!(dump.lines().any(|l| l == line), "{line} in {dump}");
+    }
+}
+
+#[test]
+fn roles_machines_and_handing_off_come_from_every_layer() {
+    let file = "[cluster]\nrole = \"decode\"\nkv-listen = \"0.0.0.0:0\"\n\
+                [cluster.hardware]\nname = \"rack-7\"\nflops = 1e12\nmemory-bandwidth = \"1.5TB\"\nlink = \"12.5GB\"\n\
+                [policy.disaggregate]\nmode = \"shadow\"\nfallback = \"none\"\nprefill-busy-tokens = 100\nlease = \"2m\"\n";
+    let config = loaded(file, &[], &[]).unwrap();
+    assert_eq!(config.cluster.role, WorkerRole::Decode);
+    assert_eq!(config.cluster.hardware.flops, Some(1e12));
+    assert_eq!(config.cluster.hardware.memory_bandwidth, Some(crate::Size(1_500_000_000_000)));
+    let disaggregate = &config.policy.disaggregate;
+    assert_eq!((disaggregate.fallback, disaggregate.prefill_busy_tokens), (PrefillFallback::None, Some(100)));
+    assert_eq!(loaded(&config.to_toml().unwrap(), &[], &[]).unwrap(), config);
+    let flops = ("ACTOR_NODE_CLUSTER__HARDWARE__FLOPS", "2000000");
+    let busy = ("ACTOR_NODE_POLICY__DISAGGREGATE__PREFILL_BUSY_TOKENS", "auto");
+    let over = loaded(file, &[flops, busy], &["--worker-role", "prefill"]).unwrap();
+    assert_eq!((over.cluster.role, over.cluster.hardware.flops), (WorkerRole::Prefill, Some(2e6)));
+    assert_eq!(over.policy.disaggregate.prefill_busy_tokens, None);
+    let private = loaded("[engine]\nkind = \"mistralrs\"\n", &[], &["--worker-role", "prefill"]);
+    let error = private.unwrap_err().to_string();
+    assert!(error.contains("`cluster.role = prefill`") && error.contains("mistralrs"), "{error}");
+    let fixed = loaded("[engine]\nkind = \"mistralrs\"\n[cluster]\nrole-switch = true\n", &[], &[]);
+    assert!(fixed.unwrap_err().to_string().contains("`cluster.role-switch = true`"));
+    let lines = Config::default().to_toml().unwrap();
+    for line in [
+        "role = \"unified\"",
+        "role-switch = false",
+        "rebalance-high = 2.0",
+        "kv-listen = \"auto\"",
+        "kv-advertise = \"auto\"",
+        "[cluster.hardware]",
+        "memory-bandwidth = \"auto\"",
+        "[policy.disaggregate]",
+        "prefill-busy-tokens = \"auto\"",
+        "effective-ratio = 0.7",
+        "fallback = \"unified\"",
+        "lease = \"1m\"",
+    ] {
+        assert!(lines.lines().any(|l| l == line), "{line} in {lines}");
     }
 }
 

@@ -98,16 +98,14 @@ fn pages_travel_both_ways_between_steps() {
     let (done, outcome) = channel();
     let content = vec![7; LAYOUT.page_bytes()];
     let sender = done.clone();
-    host.import(
-        vec![(PageId(2), content.clone())],
-        Box::new(move |r| sender.send(r.map(|()| vec![])).unwrap()),
-    );
+    host.import(vec![(PageId(2), content.clone())], move |r| sender.send(r.map(|()| vec![])).unwrap());
     outcome.recv_timeout(DEADLINE).unwrap().unwrap();
     let sender = done.clone();
-    host.export(vec![PageId(0), PageId(2)], Box::new(move |r| sender.send(r).unwrap()));
+    let blank = || vec![1; LAYOUT.page_bytes()];
+    host.export(vec![(PageId(0), blank()), (PageId(2), blank())], move |r| sender.send(r).unwrap());
     let pages = outcome.recv_timeout(DEADLINE).unwrap().unwrap();
     assert_eq!(pages, [vec![0; LAYOUT.page_bytes()], content]);
-    host.export(vec![PageId(9)], Box::new(move |r| done.send(r).unwrap()));
+    host.export(vec![(PageId(9), blank())], move |r| done.send(r).unwrap());
     assert!(matches!(outcome.recv_timeout(DEADLINE).unwrap(), Err(EngineError::Page(_))));
 }
 
@@ -122,7 +120,7 @@ fn a_panic_is_reported_now_and_later() {
     assert!(why.contains("thirteen"), "{why}");
     assert_eq!(host.stopped(), Some(why));
     let (done, outcome) = channel();
-    host.export(vec![PageId(0)], Box::new(move |r| done.send(r).unwrap()));
+    host.export(vec![(PageId(0), vec![0; LAYOUT.page_bytes()])], move |r| done.send(r).unwrap());
     assert!(matches!(outcome.recv_timeout(DEADLINE).unwrap(), Err(EngineError::Stopped(_))));
     assert_eq!(host.age(), None, "a dead engine is not a slow one");
 }
@@ -133,7 +131,7 @@ fn what_waits_when_the_engine_panics_is_answered() {
     let (host, reports) = start(Echo { gate: Some(gate), ..echo() });
     host.submit(plan(13)).unwrap();
     let (done, outcome) = channel();
-    host.export(vec![PageId(0)], Box::new(move |r| done.send(r).unwrap()));
+    host.export(vec![(PageId(0), vec![0; LAYOUT.page_bytes()])], move |r| done.send(r).unwrap());
     open.send(()).unwrap();
     assert!(matches!(reports.recv_timeout(DEADLINE).unwrap().result, Err(EngineError::Stopped(_))));
     assert!(matches!(outcome.recv_timeout(DEADLINE).unwrap(), Err(EngineError::Stopped(_))));

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use config::{Device, Dtype, KvDtype};
+use policies::cost::ModelShape;
 use policies::kv::{Fingerprint, PageLayout};
 
 use super::backend::Backend;
@@ -125,6 +126,7 @@ fn open_on<T: Target>(
         model: Box::new(Graph::new(backend, loaded.weights, &spec)),
         compute,
         kv: KvInfo { layout, pages: pages.count },
+        shape: shape(&spec, &layout, weight_bytes),
         limits,
         weight_bytes,
         batch: RaggedBatch::default(),
@@ -209,6 +211,21 @@ fn describe<B: Backend>(spec: &ModelSpec, loaded: &Loaded<B>) -> String {
         spec.layers,
         types.join(" and "),
     )
+}
+
+/// The model's size, as far as time depends on it.
+fn shape(spec: &ModelSpec, layout: &PageLayout, weight_bytes: usize) -> ModelShape {
+    let (queries, keys) = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim);
+    let layer = spec.hidden * (2 * queries + 2 * keys + 3 * spec.ffn);
+    ModelShape {
+        params: (spec.layers * layer + spec.vocab * spec.hidden) as u64,
+        weight_bytes: weight_bytes as u64,
+        layers: layout.layers,
+        heads: u32::try_from(spec.heads).unwrap_or(u32::MAX),
+        kv_heads: layout.kv_heads,
+        head_dim: layout.head_dim,
+        element_bytes: layout.element_bytes,
+    }
 }
 
 fn layout(options: &LoadOptions, spec: &ModelSpec) -> Result<PageLayout, EngineError> {

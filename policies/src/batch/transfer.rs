@@ -147,7 +147,13 @@ impl Batch {
             return Err(Refusal::Malformed("its prompt cannot be computed for another worker"));
         }
         let id = (spec.id, spec.attempt);
-        self.submit(now, spec)?;
+        // What leaves is let go of: a worker that drains gives out what it has of a request under way.
+        let under_way = spec.resumed.iter().any(|c| !c.tokens.is_empty());
+        let draining = self.draining;
+        self.draining &= !under_way;
+        let taken = self.submit(now, spec);
+        self.draining = draining;
+        taken?;
         // A request that had nothing left to generate is done already.
         if let Some(&key) = self.by_id.get(&id) {
             self.requests[key].transfer = Transfer::Send { reported: 0 };
@@ -207,6 +213,25 @@ impl Batch {
         let new = seq.computed - before;
         self.publish_filled(key, new);
         true
+    }
+
+    /// The content of a request's first `tokens` tokens has come, and that is all that was wanted: the pages that are full
+    /// can be found from now on, and the request is gone without another word. False where it does not wait for content.
+    pub fn keep_received(&mut self, _now: Time, request: RequestId, attempt: Attempt, tokens: u32) -> bool {
+        let Some((owner, key)) = self.set_aside_as(request, attempt, Place::Receiving) else { return false };
+        let before = self.take_back(owner, key);
+        let seq = &mut self.seqs[key];
+        seq.computed = tokens.min(seq.len()).max(before);
+        let new = seq.computed - before;
+        self.publish_filled(key, new);
+        self.remove_request(owner, None);
+        true
+    }
+
+    /// Whether the request is here and has not ended.
+    #[must_use]
+    pub fn has(&self, request: RequestId, attempt: Attempt) -> bool {
+        self.by_id.contains_key(&(request, attempt))
     }
 
     /// Sets a decoding sequence aside, with its pages, so that another worker can go on with it; the news are as for a

@@ -37,6 +37,17 @@ impl KvEvent {
             Self::Cleared => 0,
         }
     }
+
+    /// The event for those that know pages by their hashes alone.
+    #[must_use]
+    pub fn without_tokens(&self) -> Self {
+        match self {
+            Self::Stored { parent, pages, tokens: _ } => {
+                Self::Stored { parent: *parent, pages: pages.clone(), tokens: Vec::new() }
+            }
+            other => other.clone(),
+        }
+    }
 }
 
 /// Which events are recorded.

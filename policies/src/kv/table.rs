@@ -20,6 +20,8 @@ use crate::kv::PageHash;
 use crate::kv::events::{KvEvent, Recorder, Recording};
 use crate::request::Token;
 
+mod contents;
+
 const NONE: u32 = u32::MAX;
 
 /// Pages of one worker. All operations but [`PageTable::check`] and construction are O(log pages) or better.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use config::ids::{Attempt, RequestId, WorkerId};
 
 use super::consult::Consultation;
+use super::handoff::Prefill;
 use super::select::Chosen;
 use super::{
     Booking, GENERATION_ESTIMATE, PlaceRequest, Placement, PlacementEffect, Plan, Rejection, Waiting,
@@ -23,11 +24,24 @@ impl Placement {
         chosen: Chosen,
         fx: &mut Vec<PlacementEffect>,
     ) {
-        let Chosen { worker, why, stages, hit_tokens } = chosen;
+        let Chosen { worker, why, stages, hit_tokens, prefill } = chosen;
+        let handoff = match prefill {
+            Prefill::Here => None,
+            Prefill::By(handoff, _) => Some(handoff),
+            Prefill::Nobody => {
+                let reason = Rejection::NoPrefill(request.model.clone());
+                let (request, attempt) = (request.request, request.attempt);
+                fx.push(PlacementEffect::Rejected { request, attempt, reason });
+                return;
+            }
+        };
         let Some(row) = self.workers.get_mut(&worker) else { return };
         // Pages that are found are work only where policies that look for them decide: shadow changes nothing.
         let hit = if self.policies.decide() { hit_tokens } else { 0 };
-        let prefill = u64::from(request.prompt_tokens.saturating_sub(hit));
+        let prefill = match &handoff {
+            None => u64::from(request.prompt_tokens.saturating_sub(hit)),
+            Some(_) => 0,
+        };
         let tokens = prefill + output_of(request);
         self.choices += 1;
         row.booked += 1;
@@ -35,10 +49,18 @@ impl Placement {
         row.fresh_prefill += prefill;
         row.placed += 1;
         row.last_chosen = self.choices;
-        let plan = Plan { worker, why, stages: stages.into() };
+        let role = row.info.role;
+        if let Some(handoff) = &handoff {
+            handoff.begin(&mut self.workers, self.choices);
+        }
+        if let Ok(model) = self.resolve(&request.model) {
+            self.note_worker(&model, role);
+        }
+        let prefill_worker = handoff.as_ref().map(|handoff| handoff.worker.clone());
+        let plan = Plan { worker, prefill: prefill_worker, why, stages: stages.into() };
         let session = request.session.clone();
         let (request, attempt) = (request.request, request.attempt);
-        let booking = Booking { plan: plan.clone(), tokens, prefill, session, accepted: false };
+        let booking = Booking { plan: plan.clone(), tokens, prefill, handoff, session, accepted: false };
         if self.policies.are_any() {
             let event = PolicyEvent::Placed(booking.placed_at(request, attempt));
             self.policies.tell(now, &event);
@@ -50,6 +72,9 @@ impl Placement {
     /// Takes a booking back; whether there was one.
     pub(super) fn unbook(&mut self, now: Time, request: RequestId, attempt: Attempt) -> bool {
         let Some(booking) = self.bookings.remove(&(request, attempt)) else { return false };
+        if let Some(handoff) = &booking.handoff {
+            handoff.end(&mut self.workers);
+        }
         if let Some(row) = self.workers.get_mut(&booking.plan.worker) {
             row.booked -= 1;
             row.booked_tokens -= booking.tokens;
@@ -70,10 +95,14 @@ impl Placement {
         if self.workers.remove(worker).is_none() {
             return;
         }
+        self.take_over_prompts(worker);
         let told = self.policies.are_any();
         self.bookings.retain(|&(request, attempt), booking| {
             let stays = booking.plan.worker != *worker;
             if !stays {
+                if let Some(handoff) = &booking.handoff {
+                    handoff.end(&mut self.workers);
+                }
                 fx.push(PlacementEffect::Lost { request, attempt, worker: worker.clone() });
                 if told {
                     self.policies.tell(now, &PolicyEvent::Failed(booking.placed_at(request, attempt)));
@@ -128,6 +157,7 @@ impl Placement {
     /// lives, the queue is over its limit, a request is in two places, or a policy that lives here says so.
     pub fn check(&self) -> Result<(), Broken> {
         let mut sums: BTreeMap<&WorkerId, (u32, u64, u64)> = BTreeMap::new();
+        let mut handoffs: BTreeMap<&WorkerId, (u32, u64)> = BTreeMap::new();
         for ((request, attempt), booking) in &self.bookings {
             let worker = &booking.plan.worker;
             ensure_invariant!(
@@ -138,6 +168,16 @@ impl Placement {
             let sum = sums.entry(worker).or_default();
             let fresh = if booking.accepted { 0 } else { booking.prefill };
             *sum = (sum.0 + 1, sum.1 + booking.tokens, sum.2 + fresh);
+            if let Some(handoff) = &booking.handoff {
+                ensure_invariant!(
+                    self.workers.contains_key(&handoff.worker) && handoff.worker != *worker,
+                    "placement_hands_off_to_known_others",
+                    "the prompt of {request}/{attempt} on {worker} is booked on {}",
+                    handoff.worker
+                );
+                let sum = handoffs.entry(&handoff.worker).or_default();
+                *sum = (sum.0 + 1, sum.1 + handoff.tokens);
+            }
         }
         let mut former: Option<&WorkerId> = None;
         for (worker, row) in &self.workers {
@@ -147,6 +187,13 @@ impl Placement {
                 "placement_counters_are_sums",
                 "{worker} counts {:?}, its bookings are {sum:?}",
                 (row.booked, row.booked_tokens, row.fresh_prefill)
+            );
+            let sum = handoffs.get(worker).copied().unwrap_or_default();
+            ensure_invariant!(
+                sum == (row.handoffs, row.handoff_tokens),
+                "placement_handoffs_are_sums",
+                "{worker} counts {:?}, its part of bookings is {sum:?}",
+                (row.handoffs, row.handoff_tokens)
             );
             ensure_invariant!(
                 former.is_none_or(|f| f.node != worker.node),

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use config::ids::{Attempt, PolicyName, RequestId, WorkerId};
 
-use super::select::Free;
 use super::types::Ticket;
 use super::{Placement, PlacementEffect, Rejection, Row, Waiting};
 use crate::policy::{CandidateRow, Opinion, PolicyMode, PolicyQuery, Stage};
@@ -56,12 +55,12 @@ impl Consultation {
         self.asked.iter().all(|a| a.answer.is_some())
     }
 
-    /// One stage a policy.
-    pub(super) fn stages(&self, now: Time) -> Vec<Stage> {
+    /// One stage a policy, of a request that goes to `worker`.
+    pub(super) fn stages(&self, now: Time, worker: &WorkerId) -> Vec<Stage> {
         let stage = |asked: &Asked| {
-            let (name, mode) = (asked.name.clone(), asked.mode);
+            let (name, mode) = (&asked.name, asked.mode);
             match &asked.answer {
-                Some((Answer::Said(opinion), took)) => Stage::of(name, mode, opinion, *took),
+                Some((Answer::Said(opinion), took)) => Stage::of(name, mode, opinion, worker, *took),
                 Some((Answer::Failed(why), took)) => {
                     Stage::skipped(name, mode, format!("failed: {why}"), *took)
                 }
@@ -78,9 +77,14 @@ impl Consultation {
 impl Asked {
     /// What it said, where that counts.
     pub(super) fn opinion(&self) -> Option<&Opinion> {
+        self.said().filter(|_| self.mode == PolicyMode::Prod)
+    }
+
+    /// What it said.
+    pub(super) fn said(&self) -> Option<&Opinion> {
         match &self.answer {
-            Some((Answer::Said(opinion), _)) if self.mode == PolicyMode::Prod => Some(opinion),
-            _ => None,
+            Some((Answer::Said(opinion), _)) => Some(opinion),
+            Some((Answer::Failed(_), _)) | None => None,
         }
     }
 }
@@ -94,6 +98,10 @@ impl Placement {
         waiting: Waiting,
         fx: &mut Vec<PlacementEffect>,
     ) -> Option<Waiting> {
+        if let Some(pin) = waiting.request.pin.clone() {
+            self.place_pinned(now, &waiting.request, pin, fx);
+            return None;
+        }
         let free = match self.free(&waiting.request) {
             Ok(free) => free,
             // Its model is known; its last worker is gone or drains, and another may come.
@@ -122,23 +130,34 @@ impl Placement {
         {
             return Some(waiting);
         }
-        let rows = self.rows(&waiting, &free);
-        self.consult(now, waiting, rows.into(), fx);
+        let prefill = self.prefill_workers(&free);
+        let known = prefill.len() as u32;
+        let able: Vec<&Row> = prefill.into_iter().filter(|r| r.may_prefill(&waiting.request)).collect();
+        let query = PolicyQuery {
+            request: Arc::clone(&waiting.request),
+            rows: self.rows(&waiting, &free.rows).into(),
+            prefill: if able.is_empty() { Arc::default() } else { self.rows(&waiting, &able).into() },
+            prefill_known: known,
+        };
+        self.consult(now, waiting, query, fx);
         None
     }
 
-    /// What policies are shown of the workers.
-    fn rows(&self, waiting: &Waiting, free: &Free<'_>) -> Vec<CandidateRow> {
+    /// What policies are shown of workers.
+    fn rows(&self, waiting: &Waiting, rows: &[&Row]) -> Vec<CandidateRow> {
         let request = &waiting.request;
         let mut pages = Vec::new();
         if self.config.directory && !request.hashes.is_empty() {
-            self.directory.hits(&request.hashes, &free.names(), &mut pages);
+            let names: Vec<WorkerId> = rows.iter().map(|r| r.info.id.clone()).collect();
+            self.directory.hits(&request.hashes, &names, &mut pages);
         }
         let row = |(index, row): (usize, &&Row)| CandidateRow {
             worker: row.info.id.clone(),
+            info: Arc::clone(&row.info),
             work_tokens: row.work(),
-            prefill_tokens: row.fresh_prefill.saturating_add(row.load.queued_prefill_tokens),
+            prefill_tokens: row.prefill_queue(),
             requests: row.requests(),
+            handoffs: row.handoffs,
             max_requests: row.info.max_requests,
             pages_used: row.load.pages_used,
             pages_total: row.load.pages_total,
@@ -149,19 +168,13 @@ impl Placement {
             },
             last_chosen: row.last_chosen,
         };
-        free.rows.iter().enumerate().map(row).collect()
+        rows.iter().enumerate().map(row).collect()
     }
 
-    fn consult(
-        &mut self,
-        now: Time,
-        waiting: Waiting,
-        rows: Arc<[CandidateRow]>,
-        fx: &mut Vec<PlacementEffect>,
-    ) {
+    fn consult(&mut self, now: Time, waiting: Waiting, query: PolicyQuery, fx: &mut Vec<PlacementEffect>) {
+        self.tick_policies(now);
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        let query = PolicyQuery { request: Arc::clone(&waiting.request), rows };
         let opinions = self.policies.ask(now, ticket, &query);
         let asked = self
             .policies

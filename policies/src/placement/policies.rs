@@ -2,10 +2,14 @@
 
 use config::ids::{Attempt, PolicyName, RequestId, WorkerId};
 
-use super::types::{PolicyView, PolicyWork, Ticket};
-use super::{Booking, Placement, PlacementEffect};
+use super::route::RouteNote;
+use super::types::{PolicyView, PolicyWork, Ticket, WorkerView};
+use super::{Booking, Placement, PlacementEffect, Row};
 use crate::invariant::Broken;
-use crate::policy::{ClusterPolicy, Opinion, PlacedAt, PolicyConfig, PolicyEvent, PolicyMode, PolicyQuery};
+use crate::policy::disaggregate::Disaggregate;
+use crate::policy::{
+    ClusterPolicy, Opinion, PlacedAt, PolicyAction, PolicyConfig, PolicyEvent, PolicyMode, PolicyQuery,
+};
 use crate::time::{Span, Time};
 
 /// How often policies that live here are ticked at most.
@@ -36,9 +40,10 @@ impl PolicySet {
         !self.list.is_empty()
     }
 
-    /// Whether what a policy says counts.
+    /// Whether what a policy says on where a request goes counts. `disaggregate` says nothing on that.
     pub(super) fn decide(&self) -> bool {
-        self.list.iter().any(|p| p.view.config.mode == PolicyMode::Prod)
+        let places = |c: &PolicyConfig| c.mode == PolicyMode::Prod && c.name.as_str() != Disaggregate::NAME;
+        self.list.iter().any(|p| places(&p.view.config))
     }
 
     /// How they are configured.
@@ -63,13 +68,29 @@ impl PolicySet {
         }
     }
 
+    /// Whether those that live here, if any, are to be ticked.
+    fn is_due(&self, now: Time) -> bool {
+        now.since(self.ticked) >= TICK && self.list.iter().any(|p| p.here.is_some())
+    }
+
+    /// Ticks those that live here; what they propose.
+    fn tick(&mut self, now: Time, workers: &[WorkerView]) -> Vec<(PolicyName, Vec<PolicyAction>)> {
+        self.ticked = now;
+        let mut proposals = Vec::new();
+        for policy in &mut self.list {
+            let mut actions = Vec::new();
+            if let Some(here) = &mut policy.here {
+                here.tick(now, workers, &mut actions);
+            }
+            if !actions.is_empty() {
+                proposals.push((policy.view.config.name.clone(), actions));
+            }
+        }
+        proposals
+    }
+
     /// Asks those that live here, and has the others asked. The answers that are here, in the order of the list.
     pub(super) fn ask(&mut self, now: Time, ticket: Ticket, query: &PolicyQuery) -> Vec<Option<Opinion>> {
-        if now.since(self.ticked) >= TICK {
-            self.ticked = now;
-            let mut actions = Vec::new();
-            self.list.iter_mut().filter_map(|p| p.here.as_mut()).for_each(|p| p.tick(now, &mut actions));
-        }
         let mut opinions = Vec::with_capacity(self.list.len());
         for policy in &mut self.list {
             policy.view.asked += 1;
@@ -85,6 +106,11 @@ impl PolicySet {
     /// The first broken invariant of those that live here.
     pub(super) fn check(&self) -> Result<(), Broken> {
         self.list.iter().filter_map(|p| p.here.as_ref()).try_for_each(|p| p.check())
+    }
+
+    /// Something to count and perhaps to say.
+    pub(super) fn note(&mut self, note: RouteNote) {
+        self.work.push(PolicyWork::Note(note));
     }
 
     /// A worker has to say again which pages it holds.
@@ -125,7 +151,7 @@ impl Placement {
         self.policies.elsewhere = list.iter().any(|p| p.here.is_none());
         self.policies.list = list;
         // Questions to the former ones are void; they are asked anew below.
-        self.policies.work.retain(|work| matches!(work, PolicyWork::Resync(_)));
+        self.policies.work.retain(|work| matches!(work, PolicyWork::Resync(_) | PolicyWork::Note(_)));
         if self.policies.are_any() {
             for event in self.policy_events() {
                 self.policies.tell(now, &event);
@@ -146,6 +172,29 @@ impl Placement {
             }
         }
         events
+    }
+
+    /// Ticks the policies that live here, where it is time for that.
+    pub(super) fn tick_policies(&mut self, now: Time) {
+        if self.policies.is_due(now) {
+            let workers = self.workers();
+            for (policy, actions) in self.policies.tick(now, &workers) {
+                self.proposed(&policy, actions);
+            }
+        }
+    }
+
+    /// A policy proposes what should be done. What is not possible (any more) is dropped; the rest comes as
+    /// [`PolicyWork::Act`]. Proposals of a policy that is not in the list are nothing.
+    pub fn proposed(&mut self, policy: &PolicyName, actions: Vec<PolicyAction>) {
+        let Some(mode) = self.policies.view(policy).map(|view| view.config.mode) else { return };
+        for action in actions {
+            let PolicyAction::SwitchRole { worker, role, .. } = &action;
+            let can = |row: &Row| row.takes_new() && row.info.switchable && row.info.role != *role;
+            if self.workers.get(worker).is_some_and(can) {
+                self.policies.work.push(PolicyWork::Act { policy: policy.clone(), mode, action });
+            }
+        }
     }
 
     /// Takes what there is to do for policies that live in actors, and for the directory, in order. To be called after

@@ -1,8 +1,12 @@
-//! Which worker a request goes to.
+//! Which worker a request goes to, and who computes its prompt.
 
+use std::sync::Arc;
+
+use config::WorkerRole;
 use config::ids::{ModelId, WorkerId};
 
 use super::consult::Consultation;
+use super::handoff::Prefill;
 use super::{Choice, DEFAULT_MODEL, PlaceRequest, Placement, Rejection, Row};
 use crate::policy::{Opinion, PolicyMode, Stage};
 use crate::time::{Span, Time};
@@ -13,6 +17,9 @@ pub(super) struct Free<'a> {
     pub(super) rows: Vec<&'a Row>,
     /// There is no other that could take it later.
     pub(super) only: bool,
+    pub(super) model: ModelId,
+    /// None but prefill workers serve the model: they take whole requests.
+    pub(super) whole: bool,
 }
 
 /// A worker that was chosen.
@@ -23,6 +30,8 @@ pub(super) struct Chosen {
     pub(super) stages: Vec<Stage>,
     /// Prompt tokens that it is taken to have.
     pub(super) hit_tokens: u32,
+    /// Who computes the prompt.
+    pub(super) prefill: Prefill,
 }
 
 impl Free<'_> {
@@ -38,17 +47,30 @@ impl Placement {
     /// Nobody can take it, now or later.
     pub(super) fn free(&self, request: &PlaceRequest) -> Result<Free<'_>, Rejection> {
         let model = self.resolve(&request.model)?;
-        let serving: Vec<&Row> =
+        let staying: Vec<&Row> =
             self.workers.values().filter(|r| !r.draining && r.info.models.contains(&model)).collect();
-        if serving.is_empty() {
+        if staying.is_empty() {
             // A request under way waits for its worker to come back; a new one is told at once.
             return match request.attempt.0 {
                 0 => Err(Rejection::NoWorker(model)),
-                _ => Ok(Free { rows: Vec::new(), only: false }),
+                _ => Ok(Free { rows: Vec::new(), only: false, model, whole: false }),
             };
         }
-        let window = serving.iter().map(|r| r.info.max_context).max().unwrap_or(0);
-        if request.context_tokens >= window {
+        // Those that change their roles take requests again when they have.
+        let (mut serving, changing): (Vec<&Row>, Vec<&Row>) =
+            staying.into_iter().partition(|r| r.info.switching_to.is_none());
+        let widest = |rows: &[&Row]| rows.iter().map(|r| r.info.max_context).max().unwrap_or(0);
+        let later = request.context_tokens < widest(&changing);
+        if serving.is_empty() && later {
+            return Ok(Free { rows: Vec::new(), only: false, model, whole: false });
+        }
+        let whole = serving.iter().all(|r| r.info.role == WorkerRole::Prefill);
+        if !whole {
+            serving.retain(|r| r.info.role != WorkerRole::Prefill);
+        }
+        let window = widest(&serving);
+        if request.context_tokens >= window && !later {
+            let window = window.max(widest(&changing));
             return Err(Rejection::TooLong { tokens: request.context_tokens, window });
         }
         let fits: Vec<&Row> =
@@ -58,7 +80,15 @@ impl Placement {
         let eligible = if others.is_empty() { fits } else { others };
         let only = eligible.len() == 1;
         let rows = eligible.into_iter().filter(|r| r.requests() < r.info.max_requests).collect();
-        Ok(Free { rows, only })
+        Ok(Free { rows, only, model, whole })
+    }
+
+    /// The prefill workers that could compute prompts for `free`, which are others.
+    pub(super) fn prefill_workers(&self, free: &Free<'_>) -> Vec<&Row> {
+        let of = |r: &&Row| {
+            r.info.role == WorkerRole::Prefill && r.takes_new() && r.info.models.contains(&free.model)
+        };
+        if free.whole { Vec::new() } else { self.workers.values().filter(of).collect() }
     }
 
     /// Chooses among `free`, which is not empty, in the light of what policies have said. `only`: there is no other.
@@ -113,7 +143,18 @@ impl Placement {
         };
         let row = said.and_then(|c| c.row(&worker).map(|at| &c.query.rows[at]));
         let hit_tokens = row.map_or(0, |r| r.hit_tokens);
-        let mut stages = said.map(|c| c.stages(now)).unwrap_or_default();
+        let (prefill, mut stages) = match said {
+            Some(said) => self.hear_verdicts(now, request, &worker, said),
+            None => (Prefill::Here, Vec::new()),
+        };
+        let whole = self.workers.get(&worker).is_some_and(|r| r.info.role == WorkerRole::Prefill);
+        let mut text = format!("attempt {} goes to {worker}", request.attempt);
+        if whole {
+            text.push_str("; none but prefill workers serve the model, so it takes the whole request");
+        }
+        if let Prefill::By(handoff, _) = &prefill {
+            text.push_str(&format!("; {} computes its prompt", handoff.worker));
+        }
         let cost = kept.iter().position(|id| **id == worker).and_then(|at| costs.get(at));
         let mut numbers =
             vec![("free".into(), free.len() as f64), ("excluded".into(), (heard.len() - kept.len()) as f64)];
@@ -124,12 +165,39 @@ impl Placement {
             policy: Stage::PLACEMENT.into(),
             mode: PolicyMode::Prod,
             action: why.into(),
-            why: format!("attempt {} goes to {worker}", request.attempt),
+            why: text,
             numbers,
             saved: None,
             took: said.map_or(Span::ZERO, |c| now.since(c.since)),
         });
-        Chosen { worker, why, stages, hit_tokens }
+        Chosen { worker, why, stages, hit_tokens, prefill }
+    }
+
+    /// Who computes the prompt of a request that goes to `worker`, and the stages of all that were asked.
+    fn hear_verdicts(
+        &mut self,
+        now: Time,
+        request: &PlaceRequest,
+        worker: &WorkerId,
+        said: &Consultation,
+    ) -> (Prefill, Vec<Stage>) {
+        let mut stages = said.stages(now, worker);
+        let mut prefill = Prefill::Here;
+        let decode = self.workers.get(worker).map(|row| Arc::clone(&row.info));
+        let (Some(decode), Some(at)) = (decode, said.row(worker)) else { return (prefill, stages) };
+        let uncached = said.query.rows[at].uncached(request);
+        for (asked, stage) in said.asked.iter().zip(&mut stages) {
+            let Some(verdict) = asked.said().and_then(|opinion| opinion.verdict(worker)) else { continue };
+            let (who, passed_over) = self.prefill(request, &decode, uncached, verdict);
+            stage.amend(&who, passed_over);
+            if asked.mode == PolicyMode::Prod && matches!(prefill, Prefill::Here) {
+                if let Ok(model) = self.resolve(&request.model) {
+                    self.note_verdict(&model, decode.role, verdict, &who);
+                }
+                prefill = who;
+            }
+        }
+        (prefill, stages)
     }
 
     /// Adds what has come to each worker since the policies were shown it: requests that arrive together are asked about
@@ -193,14 +261,38 @@ fn costs(said: &Consultation, ids: &[&WorkerId], opinions: &[(&Opinion, f64)]) -
     sums
 }
 
+impl Stage {
+    /// Adds who computes the prompt, or why none of those does that should.
+    fn amend(&mut self, who: &Prefill, passed_over: Option<String>) {
+        let outcome = match who {
+            Prefill::By(handoff, _) => Some((None, format!("{} computes it", handoff.worker))),
+            Prefill::Here => passed_over.map(|why| (Some("local"), why)),
+            Prefill::Nobody => passed_over.map(|why| (Some("refused"), why)),
+        };
+        let Some((action, text)) = outcome else { return };
+        self.why = format!("{}; {text}", self.why);
+        if let Some(action) = action {
+            self.action = match self.mode {
+                PolicyMode::Shadow => format!("would_{action}").into(),
+                PolicyMode::Off | PolicyMode::Prod => action.into(),
+            };
+        }
+    }
+}
+
 impl Row {
-    /// Requests: those booked here, and those of others.
+    /// Whether it is given anything new.
+    pub(super) fn takes_new(&self) -> bool {
+        !self.draining && self.info.switching_to.is_none()
+    }
+
+    /// Requests: those booked here, those whose prompts it computes for other workers, and those of others.
     pub(super) const fn requests(&self) -> u32 {
-        self.booked.saturating_add(self.foreign)
+        self.booked.saturating_add(self.handoffs).saturating_add(self.foreign)
     }
 
     /// Tokens of work, booked here and of others.
     pub(super) const fn work(&self) -> u64 {
-        self.booked_tokens.saturating_add(self.foreign_tokens)
+        self.booked_tokens.saturating_add(self.handoff_tokens).saturating_add(self.foreign_tokens)
     }
 }

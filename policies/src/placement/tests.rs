@@ -1,12 +1,17 @@
 use std::sync::Arc;
 
+use config::WorkerRole;
+
 use super::*;
+use crate::cost::HardwareProfile;
 use crate::policy::OPINION_DEADLINE;
 use crate::time::Span;
 
 mod asked;
 mod churn;
 mod directory;
+mod handoff;
+mod roles;
 
 const T: Time = Time(0);
 
@@ -32,6 +37,12 @@ fn info(n: u64, incarnation: u64, max_requests: u32) -> WorkerInfo {
         max_context: 1000,
         max_requests,
         page_tokens: 16,
+        role: WorkerRole::Unified,
+        switching_to: None,
+        switchable: false,
+        hardware: HardwareProfile::default(),
+        shape: None,
+        kv: None,
     }
 }
 
@@ -44,7 +55,10 @@ fn ask(number: u64) -> PlaceRequest {
         context_tokens: 100,
         max_tokens: 10,
         choices: 1,
+        resumed: false,
+        prompt_logprobs: false,
         avoid: Vec::new(),
+        pin: None,
         hashes: Arc::default(),
         session: None,
         props: Arc::default(),
@@ -206,6 +220,36 @@ fn windows_decide_who_can() {
     }
     let long = PlaceRequest { context_tokens: 1000, ..ask(9) };
     assert_eq!(reason(place(&mut p, long)), Rejection::TooLong { tokens: 1000, window: 1000 });
+}
+
+#[test]
+fn a_pinned_request_goes_there_or_nowhere() {
+    let mut p = cluster(3, 1);
+    p.worker_joined(T, WorkerInfo { role: WorkerRole::Prefill, ..info(5, 1, 9) }, &mut Vec::new());
+    p.worker_joined(T, WorkerInfo { models: vec!["other".into()], ..info(6, 1, 9) }, &mut Vec::new());
+    p.worker_joined(T, WorkerInfo { max_context: 50, ..info(7, 1, 9) }, &mut Vec::new());
+    let to = |n, number| PlaceRequest { pin: Some(id(n, 1)), attempt: Attempt(2), ..ask(number) };
+    // Whatever is said against it, and with the place that it has before the move.
+    chosen(place(&mut p, PlaceRequest { avoid: vec![id(1, 1), id(2, 1)], ..ask(1) }).as_ref());
+    let again = PlaceRequest { avoid: vec![id(2, 1)], ..to(2, 1) };
+    let effect = place(&mut p, again.clone());
+    assert_eq!(chosen(effect.as_ref()), &id(2, 1));
+    assert_eq!(place(&mut p, again), effect, "asked again");
+    let why = |p: &mut Placement, n| match reason(place(p, to(n, 9))) {
+        Rejection::Pinned { worker, why } if worker == id(n, 1) => why,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(why(&mut p, 2), "it has 1 requests, its limit");
+    assert_eq!(why(&mut p, 4), "it is not there");
+    assert_eq!(why(&mut p, 5), "it is a prefill worker");
+    assert_eq!(why(&mut p, 6), "it does not serve the model `m`");
+    assert_eq!(why(&mut p, 7), "its window is 50 tokens");
+    p.worker_draining(&id(1, 1));
+    assert_eq!(why(&mut p, 1), "it is draining");
+    assert_eq!(p.queued(), 0);
+    p.release(T, RequestId::new(1, 1), Attempt(0), &mut Vec::new());
+    p.check().unwrap();
+    assert!(p.is_booked(RequestId::new(1, 1)), "each attempt is released by itself");
 }
 
 #[test]

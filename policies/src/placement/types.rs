@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
+use config::WorkerRole;
 use config::ids::{Attempt, ModelId, PolicyName, RequestId, SessionId, WorkerId};
 
+use super::pair::KvPeer;
+use super::route::RouteNote;
 use crate::batch::BatchLoad;
+use crate::cost::{HardwareProfile, ModelShape};
 use crate::kv::PageHash;
-use crate::policy::{PolicyConfig, PolicyEvent, PolicyQuery, Stage};
+use crate::policy::{PolicyAction, PolicyConfig, PolicyEvent, PolicyMode, PolicyQuery, Stage};
 use crate::request::Props;
 use crate::time::{Span, Time};
 
@@ -38,7 +42,7 @@ pub struct PlacementConfig {
 }
 
 /// A worker as the controller knows it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerInfo {
     /// Name and incarnation.
     pub id: WorkerId,
@@ -50,6 +54,38 @@ pub struct WorkerInfo {
     pub max_requests: u32,
     /// Tokens of a KV page; 0: its pages are not shared (an engine that keeps its own cache).
     pub page_tokens: u32,
+    /// Which requests it is for.
+    pub role: WorkerRole,
+    /// The role that it takes when what it has is done; until then it is given nothing new.
+    pub switching_to: Option<WorkerRole>,
+    /// Policies may change its role.
+    pub switchable: bool,
+    /// Its machine.
+    pub hardware: HardwareProfile,
+    /// Size of its model; none: not known, then nothing is predicted of it.
+    pub shape: Option<ModelShape>,
+    /// Where it exchanges KV pages; none: it does not.
+    pub kv: Option<KvPeer>,
+}
+
+/// Who wants a worker to have another role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwitchCause {
+    /// Somebody who runs the cluster.
+    Admin,
+    /// A policy.
+    Policy,
+}
+
+impl SwitchCause {
+    /// The cause in one word, for metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Admin => "admin",
+            Self::Policy => "policy",
+        }
+    }
 }
 
 /// What a session asks.
@@ -69,8 +105,15 @@ pub struct PlaceRequest {
     pub max_tokens: u32,
     /// Choices that are not over.
     pub choices: u32,
-    /// Workers that failed this request before; used only when no other serves the model.
+    /// Some of them have produced tokens, in an earlier attempt.
+    pub resumed: bool,
+    /// Log-probabilities of the prompt are asked for.
+    pub prompt_logprobs: bool,
+    /// Workers that failed this request before; used only when no other serves the model, and never to compute its prompt
+    /// for another.
     pub avoid: Vec<WorkerId>,
+    /// The worker that it has to be, now: the request moves there. No policy is asked, and it does not wait.
+    pub pin: Option<WorkerId>,
     /// Hashes of the prompt's full pages, in order.
     pub hashes: Arc<[PageHash]>,
     /// The conversation that it belongs to, where the client named one.
@@ -86,6 +129,8 @@ pub struct PlaceRequest {
 pub struct Plan {
     /// The worker.
     pub worker: WorkerId,
+    /// The worker that computes the prompt for it; none: it does so itself.
+    pub prefill: Option<WorkerId>,
     /// Why, for logs and the client: `least-loaded`, `only-worker`, …
     pub why: &'static str,
     /// What was thought on the way there: of each policy that was asked, in their order, and of the choice itself.
@@ -101,11 +146,24 @@ pub enum Rejection {
     /// The model is known, and no worker is ready for it.
     #[error("no worker is ready for the model `{0}`")]
     NoWorker(ModelId),
+    /// Its prompt is for a prefill worker, none can have it, and nobody else shall compute it.
+    #[error(
+        "no prefill worker can take the prompt for the model `{0}`, and policy.disaggregate.fallback is none; try again later"
+    )]
+    NoPrefill(ModelId),
     /// The controller's queue is full.
     #[error("{queued} requests wait for a worker, the limit of controller.queue-limit")]
     QueueFull {
         /// Requests waiting.
         queued: u32,
+    },
+    /// It is for one worker, which cannot take it.
+    #[error("the worker {worker} cannot take the request: {why}")]
+    Pinned {
+        /// The worker.
+        worker: WorkerId,
+        /// Why not.
+        why: String,
     },
     /// It waited too long.
     #[error("no worker took the request within {0}")]
@@ -170,6 +228,17 @@ pub enum PolicyWork {
     },
     /// Ask a worker for a snapshot of its pages.
     Resync(WorkerId),
+    /// Do what a policy proposes, or say that it would be done where the mode is shadow.
+    Act {
+        /// Whose proposal.
+        policy: PolicyName,
+        /// Its mode: `shadow` or `prod`.
+        mode: PolicyMode,
+        /// What.
+        action: PolicyAction,
+    },
+    /// Count that a request did not go the way of prefill worker and decode worker, and say so where that is new.
+    Note(RouteNote),
 }
 
 /// One consultation about one request.
@@ -202,6 +271,10 @@ pub struct WorkerView {
     pub booked: u32,
     /// Prompt tokens and expected output tokens booked on it.
     pub booked_tokens: u64,
+    /// Requests of others whose prompts it computes.
+    pub handoffs: u32,
+    /// Prompt tokens of those.
+    pub handoff_tokens: u64,
     /// Requests that it had beyond those booked here when it last reported.
     pub foreign: u32,
     /// Requests placed on it in all.

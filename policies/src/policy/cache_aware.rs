@@ -17,6 +17,7 @@ use config::ids::PolicyName;
 
 use super::{CandidateRow, ClusterPolicy, Opinion, PolicyAction, PolicyEvent, PolicyQuery};
 use crate::invariant::Broken;
+use crate::placement::WorkerView;
 use crate::time::Time;
 
 /// Options of `cache-aware`: those of its table that it decides by. The configuration has their defaults.
@@ -149,13 +150,14 @@ impl ClusterPolicy for CacheAware {
             exclude,
             pin: None,
             costs,
+            verdicts: Vec::new(),
             action,
             why,
             saved: Some(i64::from(hit) - i64::from(heard)),
         }
     }
 
-    fn tick(&mut self, _now: Time, _actions: &mut Vec<PolicyAction>) {}
+    fn tick(&mut self, _now: Time, _workers: &[WorkerView], _actions: &mut Vec<PolicyAction>) {}
 
     /// Never broken: there is no state.
     fn check(&self) -> Result<(), Broken> {

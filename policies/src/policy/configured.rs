@@ -4,6 +4,7 @@
 use config::PoliciesConfig;
 
 use super::cache_aware::CacheAware;
+use super::disaggregate::Disaggregate;
 use super::session_affinity::SessionAffinity;
 use super::{ClusterPolicy, PolicyConfig, PolicyMode};
 
@@ -19,6 +20,11 @@ pub fn configured(name: &str, options: &PoliciesConfig) -> Option<(PolicyConfig,
         SessionAffinity::NAME => {
             let table = &options.session_affinity;
             (table.mode, table.weight, Box::new(SessionAffinity::new(table.into())))
+        }
+        Disaggregate::NAME => {
+            let table = &options.disaggregate;
+            // It has no costs that could be weighed.
+            (table.mode, 1.0, Box::new(Disaggregate::new(table.into())))
         }
         _ => return None,
     };
@@ -45,6 +51,7 @@ mod tests {
         assert_eq!(made("cache-aware"), format!("{:?}", CacheAware::default()));
         let affinity = SessionAffinity::new(SessionAffinityOptions::default());
         assert_eq!(made("session-affinity"), format!("{affinity:?}"));
+        assert_eq!(made("disaggregate"), format!("{:?}", Disaggregate::default()));
     }
 
     #[test]

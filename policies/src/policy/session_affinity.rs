@@ -19,6 +19,7 @@ use config::ids::{Attempt, PolicyName, RequestId, SessionId, WorkerId};
 use super::{CandidateRow, ClusterPolicy, Opinion, Pin, PlacedAt, PolicyAction, PolicyEvent, PolicyQuery};
 use crate::ensure_invariant;
 use crate::invariant::Broken;
+use crate::placement::WorkerView;
 use crate::rng::mix64;
 use crate::time::{Span, Time};
 
@@ -284,7 +285,7 @@ impl ClusterPolicy for SessionAffinity {
         }
     }
 
-    fn tick(&mut self, now: Time, _actions: &mut Vec<PolicyAction>) {
+    fn tick(&mut self, now: Time, _workers: &[WorkerView], _actions: &mut Vec<PolicyAction>) {
         self.forget_idle(now);
     }
 

@@ -2,19 +2,37 @@
 
 use std::sync::Arc;
 
+use config::WorkerRole;
 use config::ids::{Attempt, RequestId, SessionId, WorkerId};
 
 use super::{CandidateRow, PolicyQuery};
-use crate::placement::PlaceRequest;
+use crate::cost::HardwareProfile;
+use crate::placement::{PlaceRequest, WorkerInfo};
 use crate::time::Time;
 
 /// An idle worker with no pages in use.
 pub(super) fn row(n: u64) -> CandidateRow {
+    let worker = WorkerId::new(format!("w{n}").as_str().into(), 1);
+    let info = WorkerInfo {
+        id: worker.clone(),
+        models: vec!["m".into()],
+        max_context: 1_000_000,
+        max_requests: 100,
+        page_tokens: 16,
+        role: WorkerRole::Unified,
+        switching_to: None,
+        switchable: false,
+        hardware: HardwareProfile::default(),
+        shape: None,
+        kv: None,
+    };
     CandidateRow {
-        worker: WorkerId::new(format!("w{n}").as_str().into(), 1),
+        worker,
+        info: Arc::new(info),
         work_tokens: 0,
         prefill_tokens: 0,
         requests: 0,
+        handoffs: 0,
         max_requests: 100,
         pages_used: 0,
         pages_total: 0,
@@ -33,11 +51,14 @@ pub(super) fn query(prompt_tokens: u32, session: Option<&str>, rows: Vec<Candida
         context_tokens: prompt_tokens,
         max_tokens: 10,
         choices: 1,
+        resumed: false,
+        prompt_logprobs: false,
         avoid: Vec::new(),
+        pin: None,
         hashes: Arc::default(),
         session: session.map(SessionId::from),
         props: Arc::default(),
         deadline: Time::NEVER,
     };
-    PolicyQuery { request: Arc::new(request), rows: rows.into() }
+    PolicyQuery { request: Arc::new(request), rows: rows.into(), prefill: Arc::default(), prefill_known: 0 }
 }

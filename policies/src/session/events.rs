@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use config::ids::{Attempt, WorkerId};
 
-use super::{Failure, Phase, Session, SessionEffect};
+use super::{Failure, Migrated, Phase, Session, SessionEffect};
 use crate::batch::{Refusal, TokenEvent, Usage};
 use crate::placement::{PlaceRequest, Plan, Rejection};
 use crate::request::{Finish, Logprobs, RequestSpec, ResumedChoice};
@@ -27,6 +27,9 @@ impl Session {
 
     /// The controller found a place.
     pub fn placed(&mut self, _now: Time, attempt: Attempt, plan: Plan, fx: &mut Vec<SessionEffect>) {
+        if self.is_choosing(attempt) {
+            return self.chosen(plan.worker, fx);
+        }
         // A late reply needs no release of its own: whoever left this attempt behind has released it.
         if !self.is_asking() || attempt != self.spec.attempt {
             return;
@@ -37,21 +40,34 @@ impl Session {
         for (choice, resumed) in self.choices.iter_mut().zip(&spec.resumed) {
             choice.granted = spec.allowance(resumed);
         }
-        fx.push(SessionEffect::Submit { worker: plan.worker.clone(), spec: Box::new(spec) });
+        // Whoever was left while it was fine can give what it has computed.
+        let source = self.source.take().filter(|source| *source != plan.worker);
+        let (worker, prefill) = (plan.worker.clone(), plan.prefill.clone().or(source));
+        self.moves_elsewhere(&worker, fx);
+        fx.push(SessionEffect::Submit { worker, prefill, spec: Box::new(spec) });
         self.at = Some(plan.worker);
+        self.prefill = plan.prefill;
     }
 
     /// The controller has no place.
     pub fn rejected(&mut self, _now: Time, attempt: Attempt, reason: Rejection, fx: &mut Vec<SessionEffect>) {
+        if self.is_choosing(attempt) {
+            return self.not_chosen(reason.to_string(), fx);
+        }
         if !self.is_asking() || attempt != self.spec.attempt {
             return;
         }
         self.tally.rejected += 1;
         let text = reason.to_string();
+        if self.pin().is_some() {
+            return self.go_on_elsewhere(text, fx);
+        }
         let failure = match reason {
             Rejection::UnknownModel(model) => Failure::UnknownModel(model.to_string()),
-            Rejection::NoWorker(_) | Rejection::Timeout(_) => Failure::Unavailable(text),
-            Rejection::QueueFull { .. } => Failure::Overloaded(text),
+            Rejection::NoWorker(_) | Rejection::NoPrefill(_) | Rejection::Timeout(_) => {
+                Failure::Unavailable(text)
+            }
+            Rejection::QueueFull { .. } | Rejection::Pinned { .. } => Failure::Overloaded(text),
             Rejection::TooLong { .. } => Failure::Invalid(text),
         };
         // Nothing is booked for a rejected attempt, so there is nothing to release.
@@ -59,9 +75,10 @@ impl Session {
     }
 
     /// The worker took the request.
-    pub fn accepted(&mut self, _now: Time, attempt: Attempt) {
+    pub fn accepted(&mut self, _now: Time, attempt: Attempt, fx: &mut Vec<SessionEffect>) {
         if self.is_at_worker(attempt) {
             self.accepted = true;
+            self.end_move(fx);
         }
     }
 
@@ -72,6 +89,12 @@ impl Session {
             return;
         }
         let text = reason.to_string();
+        if self.pin().is_some() {
+            let turned_down = self.at.clone().filter(|worker| !self.avoid.contains(worker));
+            self.avoid.extend(turned_down);
+            self.leave(false, fx);
+            return self.go_on_elsewhere(text, fx);
+        }
         match reason {
             Refusal::QueueFull { .. } | Refusal::Draining => {
                 self.retry(now, Failure::Overloaded(text), false, fx);
@@ -99,7 +122,7 @@ impl Session {
                 format!("tokens {next} to {} of choice {} got lost", event.index - 1, event.seq.choice);
             return self.retry(now, Failure::WorkerLost(text), true, fx);
         }
-        self.phase = Phase::Streaming;
+        let first = std::mem::replace(&mut self.phase, Phase::Streaming) == Phase::Submitted;
         self.accepted = true;
         choice.tokens.push(event.token);
         let mut event = event.clone();
@@ -110,7 +133,14 @@ impl Session {
         }
         choice.ended = event.finish;
         let (choice, ended) = (event.seq.choice, event.finish.is_some());
+        if first {
+            self.end_move(fx);
+        }
         fx.push(SessionEffect::Deliver(event));
+        if first && self.prefill.is_some() {
+            let (request, attempt) = (self.spec.id, self.spec.attempt);
+            fx.push(SessionEffect::Prefilled { request, attempt });
+        }
         if ended {
             self.choice_ended(choice, cut, fx);
         }
@@ -179,8 +209,16 @@ impl Session {
         }
     }
 
-    /// A worker is gone, or cannot be reached any more. Does nothing unless the request is there.
+    /// A worker is gone, or cannot be reached any more. Does nothing unless the request is there. Where it was computing the
+    /// prompt for another, that one goes on by itself; should the request have to be placed again, then without this one.
     pub fn worker_lost(&mut self, now: Time, worker: &WorkerId, fx: &mut Vec<SessionEffect>) {
+        if self.prefill.as_ref() == Some(worker) && !self.avoid.contains(worker) {
+            self.avoid.push(worker.clone());
+        }
+        self.source.take_if(|source| source == worker);
+        if self.fetching_to() == Some(worker) {
+            self.drop_move(Migrated::Stayed(format!("the worker {worker} was lost")), fx);
+        }
         if self.at.as_ref() == Some(worker) {
             // Lost may mean unreachable: the cancel stops what still runs behind a broken link, and is nothing otherwise.
             self.retry(now, Failure::WorkerLost(format!("the worker {worker} was lost")), true, fx);
@@ -234,6 +272,8 @@ impl Session {
             self.end(Some(Failure::Deadline), true, fx);
         } else if self.retry_at.is_some_and(|at| at <= now) {
             self.place(fx);
+        } else {
+            self.expire_move(now, fx);
         }
     }
 
@@ -266,14 +306,18 @@ impl Session {
         if self.retries >= self.config.retry_limit {
             return self.end(Some(failure), running, fx);
         }
-        if let Some(worker) = self.at.clone()
-            && !self.avoid.contains(&worker)
-        {
-            self.avoid.push(worker);
+        // Whoever was to compute the prompt may be to blame where the request was taken and nothing came of it; that a
+        // token came, or that it was not even taken, clears it.
+        let suspect = self.prefill.clone().filter(|_| self.accepted && self.phase == Phase::Submitted);
+        for worker in self.at.clone().into_iter().chain(suspect) {
+            if !self.avoid.contains(&worker) {
+                self.avoid.push(worker);
+            }
         }
+        self.drop_move(Migrated::Elsewhere(failure_text(&failure)), fx);
         self.leave(running, fx);
         self.retries += 1;
-        self.spec.attempt = self.spec.attempt.next();
+        self.spec.attempt = self.next_attempt();
         if self.retries == 1 {
             return self.place(fx);
         }
@@ -290,14 +334,14 @@ impl Session {
         }
     }
 
-    fn place(&mut self, fx: &mut Vec<SessionEffect>) {
+    pub(super) fn place(&mut self, fx: &mut Vec<SessionEffect>) {
         self.phase = Phase::Placing;
         self.retry_at = None;
         self.tally.asked += 1;
         fx.push(SessionEffect::Place(self.place_request()));
     }
 
-    fn place_request(&self) -> PlaceRequest {
+    pub(super) fn place_request(&self) -> PlaceRequest {
         let prompt = self.spec.prompt.len() as u32;
         let max = self.spec.max_tokens;
         let live = || self.choices.iter().filter(|c| c.ended.is_none()).map(|c| c.tokens.len() as u32);
@@ -309,7 +353,10 @@ impl Session {
             context_tokens: prompt.saturating_add(live().max().unwrap_or(0)),
             max_tokens: max.saturating_sub(live().min().unwrap_or(0)),
             choices: live().count() as u32,
+            resumed: live().any(|tokens| tokens > 0),
+            prompt_logprobs: self.wants_prompt_logprobs(),
             avoid: self.avoid.clone(),
+            pin: self.pin().cloned(),
             hashes: Arc::clone(&self.spec.hashes),
             session: self.spec.session.clone(),
             props: Arc::clone(&self.spec.props),
@@ -328,16 +375,16 @@ impl Session {
                 unread: c.tokens.len() as u32 - c.consumed,
             })
             .collect();
-        let prompt_left = self.next_prompt < self.spec.prompt.len() as u32;
-        RequestSpec {
-            resumed,
-            prompt_logprobs: self.spec.prompt_logprobs && prompt_left,
-            ..self.spec.clone()
-        }
+        RequestSpec { resumed, prompt_logprobs: self.wants_prompt_logprobs(), ..self.spec.clone() }
+    }
+
+    /// Whether log-probabilities of the prompt are asked for and not all delivered yet.
+    fn wants_prompt_logprobs(&self) -> bool {
+        self.spec.prompt_logprobs && self.next_prompt < self.spec.prompt.len() as u32
     }
 
     /// Gives up what the current attempt holds. `running`: the worker may still be at it.
-    fn leave(&mut self, running: bool, fx: &mut Vec<SessionEffect>) {
+    pub(super) fn leave(&mut self, running: bool, fx: &mut Vec<SessionEffect>) {
         let (request, attempt) = (self.spec.id, self.spec.attempt);
         let held = self.is_asking() || self.at.is_some();
         if let Some(worker) = self.at.take()
@@ -349,10 +396,12 @@ impl Session {
             self.tally.released += 1;
             fx.push(SessionEffect::Release { request, attempt });
         }
+        self.prefill = None;
         self.accepted = false;
     }
 
     fn end(&mut self, failure: Option<Failure>, running: bool, fx: &mut Vec<SessionEffect>) {
+        self.drop_move(Migrated::Ended, fx);
         self.leave(running, fx);
         self.last(failure, fx);
     }
@@ -362,5 +411,19 @@ impl Session {
         self.retry_at = None;
         self.tally.last_effects += 1;
         fx.push(failure.map_or(SessionEffect::Finished, SessionEffect::Failed));
+    }
+}
+
+/// What a failure says.
+fn failure_text(failure: &Failure) -> String {
+    match failure {
+        Failure::UnknownModel(text)
+        | Failure::Overloaded(text)
+        | Failure::Unavailable(text)
+        | Failure::Invalid(text)
+        | Failure::WorkerLost(text)
+        | Failure::Engine(text) => text.clone(),
+        Failure::Deadline => "its deadline passed".to_owned(),
+        Failure::Cancelled => "it was cancelled".to_owned(),
     }
 }

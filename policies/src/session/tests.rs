@@ -10,6 +10,8 @@ use crate::step::SeqKey;
 use crate::time::Span;
 
 mod credit;
+mod handoff;
+mod migrate;
 mod random;
 
 const T: Time = Time(5);
@@ -40,7 +42,7 @@ fn worker(n: u64) -> WorkerId {
 }
 
 fn plan(n: u64) -> Plan {
-    Plan { worker: worker(n), why: "test", stages: Arc::default() }
+    Plan { worker: worker(n), prefill: None, why: "test", stages: Arc::default() }
 }
 
 /// The token that every worker gives to a choice at an index.
@@ -63,13 +65,19 @@ fn event(attempt: u32, choice: u32, index: u32, finish: Option<Finish>) -> Token
 fn names(fx: &[SessionEffect]) -> Vec<String> {
     let name = |effect: &SessionEffect| match effect {
         SessionEffect::Place(p) => format!("place/{}", p.attempt),
-        SessionEffect::Submit { worker, spec } => format!("submit/{}@{worker}", spec.attempt),
+        SessionEffect::Submit { worker, spec, .. } => format!("submit/{}@{worker}", spec.attempt),
         SessionEffect::Deliver(e) => format!("deliver/{}.{}", e.seq.choice, e.index),
+        SessionEffect::Prefilled { attempt, .. } => format!("prefilled/{attempt}"),
         SessionEffect::DeliverPrompt { first, tokens } => format!("prompt/{first}+{}", tokens.len()),
         SessionEffect::CancelAt { worker, attempt, .. } => format!("cancel/{attempt}@{worker}"),
         SessionEffect::CancelChoice { choice, .. } => format!("cancel-choice/{choice}"),
         SessionEffect::Grant { attempt, choice, upto, .. } => format!("grant/{attempt}.{choice}<{upto}"),
         SessionEffect::Release { attempt, .. } => format!("release/{attempt}"),
+        SessionEffect::Choose(p) => format!("choose/{}", p.attempt),
+        SessionEffect::Unchoose { attempt, .. } => format!("unchoose/{attempt}"),
+        SessionEffect::Fetch { to, from, spec } => format!("fetch/{}@{to}<{from}", spec.attempt),
+        SessionEffect::Migration(Migrated::Moved { from, to }) => format!("moved/{from}>{to}"),
+        SessionEffect::Migration(end) => end.as_str().into(),
         SessionEffect::Finished => "finished".into(),
         SessionEffect::Failed(failure) => format!("failed/{failure:?}"),
     };
@@ -82,7 +90,7 @@ fn submitted(choices: usize, max_tokens: u32, retry_limit: u32) -> Session {
     let mut fx = Vec::new();
     s.start(T, &mut fx);
     s.placed(T, Attempt(0), plan(1), &mut fx);
-    s.accepted(T, Attempt(0));
+    s.accepted(T, Attempt(0), &mut fx);
     assert_eq!(names(&fx), ["place/0", "submit/0@w1#1"]);
     s.check().unwrap();
     s

@@ -2,7 +2,7 @@
 
 use policies::invariant::Broken;
 use policies::placement::{Placement, PlacementConfig, PolicyWork};
-use policies::policy::{ClusterPolicy, PolicyConfig};
+use policies::policy::{ClusterPolicy, PolicyConfig, PolicyMode};
 use policies::time::Time;
 
 use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
@@ -35,6 +35,7 @@ impl Controller {
             ControllerMsg::Place(request) => self.core.place(now, request, &mut fx),
             ControllerMsg::Release(request, attempt) => self.core.release(now, request, attempt, &mut fx),
             ControllerMsg::Accepted(request, attempt) => self.core.accepted(now, request, attempt),
+            ControllerMsg::Prefilled(request, attempt) => self.core.prefilled(now, request, attempt, &mut fx),
             ControllerMsg::KvEvents(worker, seq, events) => {
                 self.core.kv_events(&worker, seq, &events);
             }
@@ -70,6 +71,13 @@ impl Controller {
         for work in work {
             match work {
                 PolicyWork::Resync(worker) => out.send(Event::Worker(worker, WorkerMsg::Resync)),
+                // To be counted and said, where there are metrics and a log.
+                PolicyWork::Note(_) => {}
+                // All simulated workers are unified and stay that.
+                PolicyWork::Act { mode: PolicyMode::Shadow | PolicyMode::Off, .. } => {}
+                PolicyWork::Act { mode: PolicyMode::Prod, .. } => {
+                    return Err(Broken { name: "sim_workers_keep_their_roles", detail: format!("{work:?}") });
+                }
                 // Policies are here, and were asked and told inline.
                 PolicyWork::Consult { .. } | PolicyWork::Observe(_) => {
                     return Err(Broken { name: "sim_policies_are_inline", detail: format!("{work:?}") });

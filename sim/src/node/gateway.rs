@@ -144,7 +144,7 @@ impl Gateway {
                 if self.tells_accepted {
                     out.send(Event::Controller(ControllerMsg::Accepted(request, attempt)));
                 }
-                self.with(now, request, out, |s, _| s.accepted(now, attempt))
+                self.with(now, request, out, |s, fx| s.accepted(now, attempt, fx))
             }
             GatewayMsg::Refused(request, attempt, refusal) => {
                 self.with(now, request, out, |s, fx| s.refused(now, attempt, refusal, fx))
@@ -215,7 +215,11 @@ impl Gateway {
                 SessionEffect::Release { request, attempt } => {
                     out.send(Event::Controller(ControllerMsg::Release(request, attempt)));
                 }
-                SessionEffect::Submit { worker, spec } => {
+                SessionEffect::Prefilled { request, attempt } => {
+                    out.send(Event::Controller(ControllerMsg::Prefilled(request, attempt)));
+                }
+                // No pages travel here, so no plan has another worker for the prompt.
+                SessionEffect::Submit { worker, prefill: _, spec } => {
                     out.send(Event::Worker(worker, WorkerMsg::Submit(spec)));
                 }
                 SessionEffect::CancelAt { worker, request, attempt } => {
@@ -232,6 +236,11 @@ impl Gateway {
                     record.answers[event.seq.choice as usize].push((now, event.token));
                 }
                 SessionEffect::DeliverPrompt { .. } => {}
+                // Nobody asks for a migration here.
+                SessionEffect::Choose(_)
+                | SessionEffect::Unchoose { .. }
+                | SessionEffect::Fetch { .. }
+                | SessionEffect::Migration(_) => {}
                 SessionEffect::Finished => record.end = Some((now, Outcome::Finished)),
                 SessionEffect::Failed(failure) => record.end = Some((now, Outcome::Failed(failure))),
             }

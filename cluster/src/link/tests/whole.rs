@@ -26,6 +26,10 @@ struct Node {
 
 impl Node {
     fn start(name: &str, incarnation: u64, cookie: &str) -> Self {
+        Self::start_as(&format!("{name} {incarnation} {cookie} open"))
+    }
+
+    fn start_as(setup: &str) -> Self {
         let mut process = Command::new(std::env::current_exe().expect("this binary"))
             .args([
                 "--exact",
@@ -34,7 +38,7 @@ impl Node {
                 "--nocapture",
                 "--test-threads=1",
             ])
-            .env(node::SETUP, format!("{name} {incarnation} {cookie}"))
+            .env(node::SETUP, setup)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -194,7 +198,7 @@ fn swap((a, b): (String, String)) -> (String, String) {
 /// link on until the last one is closed neither end is without one.
 #[test]
 fn of_two_simultaneous_dials_one_link_is_left() {
-    let (mut a, mut b) = (Node::start("a", 1, "x"), Node::start("b", 1, "x"));
+    let (mut a, mut b) = (Node::start_as("a 1 x strict"), Node::start_as("b 1 x strict"));
     const ROUNDS: usize = 40;
     for _ in 0..ROUNDS {
         let (to_a, to_b) = (format!("dial {}", a.address), format!("dial {}", b.address));

@@ -2,6 +2,7 @@
 
 use policies::batch::{BatchEffect, BatchLoad, Refusal, TokenEvent, Usage};
 use policies::request::{Finish, Logprobs};
+use policies::step::Drawn;
 
 use super::{Form, form_enum, form_struct, no_such, words};
 use crate::wire::codec::{DecodeError, Decoder, EncodeError, Encoder};
@@ -16,6 +17,7 @@ form_enum!(BatchEffect {
 
 form_struct!(TokenEvent { seq, index, token, logprobs, finish, cached_tokens });
 form_struct!(Logprobs { own, top });
+form_struct!(Drawn { seq, token, logprobs });
 form_enum!(Finish { 0 => EndToken, 1 => Length, 2 => StopString });
 form_struct!(Usage { cached_tokens, prefilled_tokens, drawn_tokens, preemptions });
 

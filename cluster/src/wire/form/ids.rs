@@ -2,7 +2,7 @@
 
 use config::ids::{Attempt, ModelId, NodeId, PolicyName, RequestId, SessionId, WorkerId};
 use config::role::{Role, RoleSet};
-use policies::kv::PageHash;
+use policies::kv::{Fingerprint, PageHash};
 use policies::step::SeqKey;
 use policies::time::Span;
 
@@ -26,7 +26,7 @@ macro_rules! as_wrapped {
     )+};
 }
 
-as_wrapped!(NodeId, ModelId, SessionId, PolicyName, Attempt, Span, PageHash);
+as_wrapped!(NodeId, ModelId, SessionId, PolicyName, Attempt, Span, PageHash, Fingerprint);
 form_struct!(WorkerId { node, incarnation });
 form_struct!(RequestId { gateway, number });
 form_struct!(SeqKey { request, attempt, choice });

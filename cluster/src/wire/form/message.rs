@@ -16,6 +16,7 @@ form_enum!(ToGateway {
     3 => WorkerLost(worker),
     4 => ModelPart { descriptor, part, parts, bytes },
     5 => ControllerStarted(node),
+    6 => Fetched { worker, request, attempt, result },
 });
 
 form_enum!(ToController {
@@ -25,13 +26,16 @@ form_enum!(ToController {
     3 => Accepted { request, attempt },
     4 => KvEvents { worker, seq, events },
     5 => KvSnapshot { worker, seq, part, parts, pages },
+    6 => Prefilled { request, attempt },
 });
 
 form_enum!(ToWorker {
-    0 => Submit { to, gateway, spec },
+    0 => Submit { to, gateway, spec, prefill },
     1 => Cancel { request, attempt },
     2 => CancelChoice { request, attempt, choice },
     3 => Grant { request, attempt, choice, upto },
     4 => DescribeModel { gateway, descriptor },
     5 => KvResync { controller },
+    6 => Fetch { to, from, gateway, spec },
+    7 => SetRole { role, cause },
 });

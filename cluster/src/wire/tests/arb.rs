@@ -3,16 +3,18 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use config::WorkerRole;
 use config::ids::{Attempt, ModelId, NodeId, RequestId, SessionId, WorkerId};
 use config::role::RoleSet;
 use policies::batch::{BatchEffect, BatchLoad, Refusal, TokenEvent, Usage};
-use policies::kv::PageHash;
+use policies::cost::{Hardware, HardwareProfile, ModelShape};
 use policies::kv::events::KvEvent;
+use policies::kv::{Fingerprint, PageHash, PageLayout};
 use policies::membership::{Member, Peer};
-use policies::placement::{PlaceRequest, PlacementEffect, Plan, Rejection, WorkerInfo};
+use policies::placement::{KvPeer, PlaceRequest, PlacementEffect, Plan, Rejection, SwitchCause, WorkerInfo};
 use policies::policy::{PolicyMode, Stage};
 use policies::request::{Finish, Logprobs, Prop, Props, RequestSpec, ResumedChoice, Sampling};
-use policies::step::SeqKey;
+use policies::step::{Drawn, SeqKey};
 use policies::time::{Span, Time};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -52,7 +54,9 @@ pub(super) fn to_gateway() -> impl Strategy<Value = ToGateway> {
         (worker(), vec(batch_effect(), 0..6)).prop_map(|(worker, events)| ToGateway::Step { worker, events }),
         worker().prop_map(ToGateway::WorkerLost),
         node().prop_map(ToGateway::ControllerStarted),
-        node().prop_map(ToGateway::ControllerStarted),
+        (worker(), request(), attempt(), prop_oneof![Just(Ok(())), text().prop_map(Err)]).prop_map(
+            |(worker, request, attempt, result)| ToGateway::Fetched { worker, request, attempt, result }
+        ),
         (any::<[u8; 32]>(), any::<u32>(), any::<u32>(), vec(any::<u8>(), 0..40)).prop_map(
             |(descriptor, part, parts, bytes)| ToGateway::ModelPart { descriptor, part, parts, bytes }
         ),
@@ -64,6 +68,7 @@ pub(super) fn to_controller() -> impl Strategy<Value = ToController> {
         (node(), place_request()).prop_map(|(gateway, request)| ToController::Place { gateway, request }),
         (request(), attempt()).prop_map(|(request, attempt)| ToController::Release { request, attempt }),
         (request(), attempt()).prop_map(|(request, attempt)| ToController::Accepted { request, attempt }),
+        (request(), attempt()).prop_map(|(request, attempt)| ToController::Prefilled { request, attempt }),
         (worker(), load()).prop_map(|(worker, load)| ToController::WorkerLoad { worker, load }),
         (worker(), any::<u64>(), vec(kv_event(), 0..4))
             .prop_map(|(worker, seq, events)| ToController::KvEvents { worker, seq, events }),
@@ -77,8 +82,11 @@ pub(super) fn to_controller() -> impl Strategy<Value = ToController> {
 
 pub(super) fn to_worker() -> impl Strategy<Value = ToWorker> {
     prop_oneof![
-        4 => (worker(), node(), spec()).prop_map(|(to, gateway, spec)| {
-            ToWorker::Submit { to, gateway, spec: Box::new(spec) }
+        4 => (worker(), node(), spec(), option::of(worker())).prop_map(|(to, gateway, spec, prefill)| {
+            ToWorker::Submit { to, gateway, spec: Box::new(spec), prefill }
+        }),
+        2 => (worker(), worker(), node(), spec()).prop_map(|(to, from, gateway, spec)| {
+            ToWorker::Fetch { to, from, gateway, spec: Box::new(spec) }
         }),
         1 => (request(), attempt()).prop_map(|(request, attempt)| ToWorker::Cancel { request, attempt }),
         1 => (request(), attempt(), any::<u32>()).prop_map(|(request, attempt, choice)| {
@@ -91,6 +99,10 @@ pub(super) fn to_worker() -> impl Strategy<Value = ToWorker> {
             ToWorker::DescribeModel { gateway, descriptor }
         }),
         1 => node().prop_map(|controller| ToWorker::KvResync { controller }),
+        1 => (worker_role(), any::<bool>()).prop_map(|(role, admin)| {
+            let cause = if admin { SwitchCause::Admin } else { SwitchCause::Policy };
+            ToWorker::SetRole { role, cause }
+        }),
     ]
 }
 
@@ -176,19 +188,34 @@ fn peer() -> impl Strategy<Value = Peer> {
     (node(), any::<u64>(), text()).prop_map(|(id, incarnation, address)| Peer { id, incarnation, address })
 }
 
+fn worker_role() -> impl Strategy<Value = WorkerRole> {
+    prop_oneof![Just(WorkerRole::Unified), Just(WorkerRole::Prefill), Just(WorkerRole::Decode)]
+}
+
 fn worker_ad() -> impl Strategy<Value = WorkerAd> {
     let ad = (model(), any::<[u8; 32]>(), any::<u64>()).prop_map(|(name, descriptor, bytes)| ModelAd {
         name,
         descriptor,
         bytes,
     });
-    let info = (worker(), vec(model(), 0..3), any::<[u32; 3]>()).prop_map(
-        |(id, models, [max_context, max_requests, page_tokens])| WorkerInfo {
-            id,
-            models,
-            max_context,
-            max_requests,
-            page_tokens,
+    let role = (worker_role(), option::of(worker_role()), any::<bool>());
+    let class = (role, hardware(), option::of(shape()), option::of(kv_peer()));
+    let info = (worker(), vec(model(), 0..3), any::<[u32; 3]>(), class).prop_map(
+        |(id, models, [max_context, max_requests, page_tokens], (roles, hardware, shape, kv))| {
+            let (role, switching_to, switchable) = roles;
+            WorkerInfo {
+                id,
+                models,
+                max_context,
+                max_requests,
+                page_tokens,
+                role,
+                switching_to,
+                switchable,
+                hardware,
+                shape,
+                kv,
+            }
         },
     );
     (info, any::<bool>(), load(), vec(ad, 0..3)).prop_map(|(info, draining, load, models)| WorkerAd {
@@ -196,6 +223,45 @@ fn worker_ad() -> impl Strategy<Value = WorkerAd> {
         draining,
         load,
         models,
+    })
+}
+
+fn hardware() -> impl Strategy<Value = HardwareProfile> {
+    (text(), any::<[u64; 5]>()).prop_map(|(name, n)| HardwareProfile {
+        name,
+        figures: Hardware {
+            flops: n[0],
+            memory: n[1],
+            link: n[2],
+            step_overhead: Span(n[3]),
+            link_latency: Span(n[4]),
+        },
+    })
+}
+
+fn shape() -> impl Strategy<Value = ModelShape> {
+    (any::<[u64; 2]>(), any::<[u32; 5]>()).prop_map(|(a, b)| ModelShape {
+        params: a[0],
+        weight_bytes: a[1],
+        layers: b[0],
+        heads: b[1],
+        kv_heads: b[2],
+        head_dim: b[3],
+        element_bytes: b[4],
+    })
+}
+
+fn kv_peer() -> impl Strategy<Value = KvPeer> {
+    (text(), any::<[u8; 32]>(), any::<[u32; 5]>()).prop_map(|(address, fingerprint, n)| KvPeer {
+        address,
+        fingerprint: Fingerprint(fingerprint),
+        layout: PageLayout {
+            page_tokens: n[0],
+            layers: n[1],
+            kv_heads: n[2],
+            head_dim: n[3],
+            element_bytes: n[4],
+        },
     })
 }
 
@@ -296,16 +362,15 @@ fn placement_effect() -> impl Strategy<Value = PlacementEffect> {
         Just("pinned"),
         Just("least-cost")
     ];
-    let plan = (worker(), why, vec(stage(), 0..3)).prop_map(|(worker, why, stages)| Plan {
-        worker,
-        why,
-        stages: stages.into(),
-    });
+    let plan = (worker(), option::of(worker()), why, vec(stage(), 0..3))
+        .prop_map(|(worker, prefill, why, stages)| Plan { worker, prefill, why, stages: stages.into() });
     let reason = prop_oneof![
         model().prop_map(Rejection::UnknownModel),
         model().prop_map(Rejection::NoWorker),
+        model().prop_map(Rejection::NoPrefill),
         any::<u32>().prop_map(|queued| Rejection::QueueFull { queued }),
         any::<u64>().prop_map(|waited| Rejection::Timeout(Span(waited))),
+        (worker(), text()).prop_map(|(worker, why)| Rejection::Pinned { worker, why }),
         any::<[u32; 2]>().prop_map(|[tokens, window]| Rejection::TooLong { tokens, window }),
     ];
     prop_oneof![
@@ -345,20 +410,27 @@ fn stage() -> impl Strategy<Value = Stage> {
 
 fn place_request() -> impl Strategy<Value = PlaceRequest> {
     let hints = (hashes(), option::of(text().prop_map(SessionId::from)), props());
-    (request(), attempt(), model(), any::<[u32; 4]>(), vec(worker(), 0..3), hints, deadline()).prop_map(
-        |(request, attempt, model, n, avoid, (hashes, session, props), deadline)| PlaceRequest {
-            request,
-            attempt,
-            model,
-            prompt_tokens: n[0],
-            context_tokens: n[1],
-            max_tokens: n[2],
-            choices: n[3],
-            avoid,
-            hashes: hashes.into(),
-            session,
-            props: Arc::new(props),
-            deadline,
+    let flags = any::<[bool; 2]>();
+    let workers = (vec(worker(), 0..3), option::of(worker()));
+    (request(), attempt(), model(), (any::<[u32; 4]>(), flags), workers, hints, deadline()).prop_map(
+        |(request, attempt, model, (n, flags), (avoid, pin), (hashes, session, props), deadline)| {
+            PlaceRequest {
+                request,
+                attempt,
+                model,
+                prompt_tokens: n[0],
+                context_tokens: n[1],
+                max_tokens: n[2],
+                choices: n[3],
+                resumed: flags[0],
+                prompt_logprobs: flags[1],
+                avoid,
+                pin,
+                hashes: hashes.into(),
+                session,
+                props: Arc::new(props),
+                deadline,
+            }
         },
     )
 }
@@ -377,7 +449,14 @@ fn props() -> impl Strategy<Value = Props> {
     btree_map(text(), prop, 0..4)
 }
 
-fn spec() -> impl Strategy<Value = RequestSpec> {
+pub(super) fn drawn() -> impl Strategy<Value = Drawn> {
+    let seq = (request(), attempt(), any::<u32>());
+    (seq, any::<u32>(), option::of(logprobs())).prop_map(|((request, attempt, choice), token, logprobs)| {
+        Drawn { seq: SeqKey { request, attempt, choice }, token, logprobs }
+    })
+}
+
+pub(super) fn spec() -> impl Strategy<Value = RequestSpec> {
     let tokens = || vec(any::<u32>(), 0..20);
     let resumed = (tokens(), any::<bool>(), any::<u32>()).prop_map(|(tokens, ended, unread)| ResumedChoice {
         tokens,

@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use config::WorkerRole;
 use config::ids::{Attempt, NodeId};
 use policies::batch::{BatchEffect, BatchLoad, Refusal, Usage};
-use policies::kv::PageHash;
+use policies::cost::{Hardware, HardwareProfile, ModelShape};
 use policies::kv::events::KvEvent;
+use policies::kv::{Fingerprint, PageHash, PageLayout};
 use policies::membership::{Member, Peer};
-use policies::placement::{PlaceRequest, PlacementEffect, Plan, Rejection, WorkerInfo};
+use policies::placement::{KvPeer, PlaceRequest, PlacementEffect, Plan, Rejection, SwitchCause, WorkerInfo};
 use policies::policy::{PolicyMode, Stage};
 use policies::request::{Finish, Logprobs, Prop, RequestSpec, ResumedChoice, Sampling};
 use policies::time::Span;
@@ -63,17 +65,71 @@ fn to_node() {
         max_context: 2048,
         max_requests: 8,
         page_tokens: 16,
+        role: WorkerRole::Unified,
+        switching_to: None,
+        switchable: false,
+        hardware: HardwareProfile {
+            name: "cpu".to_owned(),
+            figures: Hardware {
+                flops: 160,
+                memory: 10,
+                link: 3,
+                step_overhead: Span(300),
+                link_latency: Span(50),
+            },
+        },
+        shape: None,
+        kv: None,
+    };
+    let prefill = WorkerInfo {
+        role: WorkerRole::Prefill,
+        switching_to: Some(WorkerRole::Decode),
+        switchable: true,
+        shape: Some(ModelShape {
+            params: 134,
+            weight_bytes: 98,
+            layers: 30,
+            heads: 9,
+            kv_heads: 3,
+            head_dim: 64,
+            element_bytes: 2,
+        }),
+        kv: Some(KvPeer {
+            address: "a:3".to_owned(),
+            fingerprint: Fingerprint([0xcd; 32]),
+            layout: PageLayout { page_tokens: 16, layers: 30, kv_heads: 3, head_dim: 64, element_bytes: 4 },
+        }),
+        ..info.clone()
     };
     let models = vec![ModelAd { name: "m".into(), descriptor: [0xab; 32], bytes: 70_000 }];
     let worker = Some(WorkerAd { info, draining: true, load: load(), models });
+    let decode =
+        WorkerInfo { role: WorkerRole::Decode, switching_to: None, shape: None, kv: None, ..prefill.clone() };
     let peers = vec![Peer { id: NodeId::from("n2"), incarnation: 2, address: "b:1".to_owned() }];
     pinned(
-        &ToNode::Beat(Box::new(Beat { member, worker, peers, sessions: 4 })),
-        "010000000101fb2c0100026e31fb2c0103613a310501000103613a32010277310901016dfb00080810010d010203040e05060708 \
+        &ToNode::Beat(Box::new(Beat { member: member.clone(), worker, peers, sessions: 4 })),
+        "020000000101fb2c0100026e31fb2c0103613a310501000103613a32010277310901016dfb00080810 00 00 00 03637075a00a03fb2c01320000 010d010203040e05060708 \
          090a0b0c01016dababababababababababababababababababababababababababababababababfc7011010001026e320203623a \
          3104",
     );
-    pinned(&goodbye(), "010000000101fb2c0101027731090e746865206e6f64652073746f7073");
+    for (info, role) in [(prefill, "01"), (decode, "02")] {
+        let ad = WorkerAd { info: info.clone(), draining: false, load: load(), models: Vec::new() };
+        let beat = Beat { member: member.clone(), worker: Some(ad), peers: Vec::new(), sessions: 0 };
+        let switch = if role == "01" { "01 02 01" } else { "00 01" };
+        let known = if role == "01" {
+            "01 86 62 1e 09 03 40 02 01 03613a33 cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd 10 1e 03 40 04"
+        } else {
+            "00 00"
+        };
+        pinned(
+            &ToNode::Beat(Box::new(beat)),
+            &format!(
+                "020000000101fb2c0100026e31fb2c0103613a310501000103613a320102773109 01 016d fb0008 08 10 {role} {switch} \
+                 03 637075 a0 0a 03 fb2c01 32 {known} 00 0d010203040e0506070809 0a0b0c 00 00 00"
+            ),
+        );
+    }
+    pinned(&goodbye(), "020000000101fb2c0101027731090e746865206e6f64652073746f7073");
 }
 
 #[test]
@@ -88,27 +144,56 @@ fn to_gateway() {
         saved: Some(-2),
         took: Span(9),
     };
-    let plan = Plan { worker: worker.clone(), why: "least-loaded", stages: vec![stage].into() };
+    let plan =
+        Plan { worker: worker.clone(), prefill: None, why: "least-loaded", stages: vec![stage].into() };
+    let pair = Plan { prefill: Some(worker.clone()), stages: Arc::default(), ..plan.clone() };
+    pinned(
+        &ToGateway::Placement(PlacementEffect::Placed { request, attempt, plan: pair }),
+        "020101fd010000000000edfe0701000101fb2c010000fd010000000000edfe0701 02773109 01 02773109 \
+         0c6c656173742d6c6f61646564 00",
+    );
+    pinned(
+        &ToGateway::Placement(PlacementEffect::Rejected {
+            request,
+            attempt,
+            reason: Rejection::NoPrefill("m".into()),
+        }),
+        "020101fd010000000000edfe0701000101fb2c010001fd010000000000edfe0701 05 016d",
+    );
     pinned(
         &ToGateway::Placement(PlacementEffect::Placed { request, attempt, plan }),
-        "010101fd010000000000edfe0701000101fb2c010000fd010000000000edfe0701027731090c6c656173742d6c6f61646564010b \
+        "020101fd010000000000edfe0701000101fb2c010000fd010000000000edfe07010277310900 0c6c656173742d6c6f61646564010b \
          63616368652d61776172650109776f756c645f686974017701016e000000000000e03f010309",
     );
     let reason = Rejection::Timeout(Span::from_millis(5));
     pinned(
         &ToGateway::Placement(PlacementEffect::Rejected { request, attempt, reason }),
-        "010101fd010000000000edfe0701000101fb2c010001fd010000000000edfe070103fc404b4c00",
+        "020101fd010000000000edfe0701000101fb2c010001fd010000000000edfe070103fc404b4c00",
     );
+    pinned(
+        &ToGateway::Placement(PlacementEffect::Rejected {
+            request,
+            attempt,
+            reason: Rejection::Pinned { worker: worker.clone(), why: "x".to_owned() },
+        }),
+        "020101fd010000000000edfe0701000101fb2c010001fd010000000000edfe0701 06 02773109 0178",
+    );
+    for (result, hex) in [(Ok(()), "01"), (Err("x".to_owned()), "00 0178")] {
+        pinned(
+            &ToGateway::Fetched { worker: worker.clone(), request, attempt, result },
+            &format!("020101fd010000000000edfe0701000101fb2c0106 02773109 fd010000000000edfe0701 {hex}"),
+        );
+    }
     let lost = PlacementEffect::Lost { request, attempt, worker: worker.clone() };
     pinned(
         &ToGateway::Placement(lost),
-        "010101fd010000000000edfe0701000101fb2c010002fd010000000000edfe070102773109",
+        "020101fd010000000000edfe0701000101fb2c010002fd010000000000edfe070102773109",
     );
     let admission = |result| ToGateway::Admission { worker: worker.clone(), request, attempt, result };
-    pinned(&admission(Ok(())), "010101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe070101");
+    pinned(&admission(Ok(())), "020101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe070101");
     pinned(
         &admission(Err(Refusal::NeverFits { needed: 9, pages: 8, page_tokens: 16 })),
-        "010101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe07010000090810",
+        "020101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe07010000090810",
     );
     let logprobs = Logprobs { own: f32::NEG_INFINITY, top: vec![(5, -0.5)] };
     let mut last = token(3);
@@ -127,16 +212,16 @@ fn to_gateway() {
     ];
     pinned(
         &ToGateway::Step { worker: worker.clone(), events },
-        "010100000101fb2c0102027731090600fd010000000000edfe07010002fbd20700001000fd010000000000edfe07010003fbd307 \
+        "020100000101fb2c0102027731090600fd010000000000edfe07010002fbd20700001000fd010000000000edfe07010003fbd307 \
          01000080ff0105000000bf01011001fd010000000000edfe07010101000080ff0105000000bf02fd010000000000edfe07010102 \
          030403fd010000000000edfe0701017804fd010000000000edfe07010220",
     );
-    pinned(&ToGateway::WorkerLost(worker.clone()), "010100000101fb2c010302773109");
-    pinned(&ToGateway::ControllerStarted(NodeId::from("c1")), "010100000101fb2c0105026331");
+    pinned(&ToGateway::WorkerLost(worker.clone()), "020100000101fb2c010302773109");
+    pinned(&ToGateway::ControllerStarted(NodeId::from("c1")), "020100000101fb2c0105026331");
     let (descriptor, bytes) = ([0xcd; 32], vec![1, 2, 255]);
     pinned(
         &ToGateway::ModelPart { descriptor, part: 1, parts: 2, bytes },
-        "010100000101fb2c0104cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd0102030102ff",
+        "020100000101fb2c0104cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd0102030102ff",
     );
 }
 
@@ -151,28 +236,42 @@ fn to_controller() {
         context_tokens: 301,
         max_tokens: 16,
         choices: 1,
+        resumed: true,
+        prompt_logprobs: false,
         avoid: vec![worker_id()],
+        pin: None,
         hashes: vec![PageHash([0xef; 16])].into(),
         session: Some("s".into()),
         props: Arc::new([("a".to_owned(), Prop::Int(-1))].into()),
         deadline: SENT + Span::from_secs(1),
     };
-    pinned(
-        &ToController::Place { gateway: NodeId::from("g1"), request: place },
-        "010201fd010000000000edfe070101fc00ca9a3b0101fb2c0100026731fd010000000000edfe0701016dfb2c01fb2d0110010102 \
-         77310901efefefefefefefefefefefefefefefef0101730101610001",
-    );
+    for (pin, hex) in [(None, "00"), (Some(worker_id()), "01 02773109")] {
+        pinned(
+            &ToController::Place {
+                gateway: NodeId::from("g1"),
+                request: PlaceRequest { pin, ..place.clone() },
+            },
+            &format!(
+                "020201fd010000000000edfe070101fc00ca9a3b0101fb2c0100026731fd010000000000edfe0701016dfb2c01fb2d011001 \
+                 0100 0102 77310901efefefefefefefefefefefefefefefef0101730101610001 {hex}"
+            ),
+        );
+    }
     pinned(
         &ToController::Release { request, attempt },
-        "010201fd010000000000edfe0701000101fb2c0101fd010000000000edfe0701",
+        "020201fd010000000000edfe0701000101fb2c0101fd010000000000edfe0701",
     );
     pinned(
         &ToController::Accepted { request, attempt },
-        "010201fd010000000000edfe0701000101fb2c0103fd010000000000edfe0701",
+        "020201fd010000000000edfe0701000101fb2c0103fd010000000000edfe0701",
+    );
+    pinned(
+        &ToController::Prefilled { request, attempt },
+        "020201fd010000000000edfe0701000101fb2c0106fd010000000000edfe0701",
     );
     pinned(
         &ToController::WorkerLoad { worker: worker_id(), load: load() },
-        "010200000101fb2c0102027731090d010203040e05060708090a0b0c",
+        "020200000101fb2c0102027731090d010203040e05060708090a0b0c",
     );
     let (one, two) = (PageHash([0xef; 16]), PageHash([0xab; 16]));
     let events = vec![
@@ -183,14 +282,14 @@ fn to_controller() {
     ];
     pinned(
         &ToController::KvEvents { worker: worker_id(), seq: 300, events },
-        "010200000101fb2c0104027731 09 fb2c01 04 \
+        "020200000101fb2c0104027731 09 fb2c01 04 \
          00 01 efefefefefefefefefefefefefefefef 01 abababababababababababababababab 01 07 \
          00 00 01 efefefefefefefefefefefefefefefef 00 \
          01 02 abababababababababababababababab efefefefefefefefefefefefefefefef 02",
     );
     pinned(
         &ToController::KvSnapshot { worker: worker_id(), seq: 300, part: 1, parts: 2, pages: vec![two] },
-        "010200000101fb2c0105027731 09 fb2c01 01 02 01 abababababababababababababababab",
+        "020200000101fb2c0105027731 09 fb2c01 01 02 01 abababababababababababababababab",
     );
 }
 
@@ -229,27 +328,66 @@ fn to_worker() {
         deadline: SENT + Span::from_secs(1),
     };
     let to = worker_id();
+    let fetched = RequestSpec {
+        prompt: vec![1].into(),
+        hashes: Arc::default(),
+        resumed: vec![ResumedChoice { tokens: vec![4], ended: false, unread: 0 }],
+        sampling: Arc::default(),
+        props: Arc::default(),
+        ..spec.clone()
+    };
     pinned(
-        &ToWorker::Submit { to, gateway: gateway.clone(), spec: Box::new(spec) },
-        "010301fd010000000000edfe070101fc00ca9a3b0101fb2c010002773109026731fd010000000000edfe0701016d0301fb2c01fc \
+        &ToWorker::Fetch {
+            to: to.clone(),
+            from: to.clone(),
+            gateway: gateway.clone(),
+            spec: Box::new(fetched),
+        },
+        "020301fd010000000000edfe070101fc00ca9a3b0101fb2c0106 02773109 02773109 026731 fd010000000000edfe0701 016d \
+         0101 00 01 010400 00 10 0102 00 00000000 0000803f 00 00000000 0000803f 00000000 00000000 00 00 00 01 00 40 \
+         010173",
+    );
+    pinned(
+        &ToWorker::Submit {
+            to: to.clone(),
+            gateway: gateway.clone(),
+            spec: Box::new(spec.clone()),
+            prefill: None,
+        },
+        "020301fd010000000000edfe070101fc00ca9a3b0101fb2c010002773109026731fd010000000000edfe0701016d0301fb2c01fc \
          7011010001efefefefefefefefefefefefefefefef010204050101100102000000003f0000803f28000000000000803f00000000 \
-         0000000001030000c8c2fdffffffffffffffff0102010401610001016201000000000000e03f01630201016403017840010173",
+         0000000001030000c8c2fdffffffffffffffff0102010401610001016201000000000000e03f01630201016403017840010173 00",
+    );
+    let handed = RequestSpec { prompt: vec![1].into(), hashes: Arc::default(), resumed: vec![], ..spec };
+    let handed = RequestSpec { sampling: Arc::default(), props: Arc::default(), ..handed };
+    pinned(
+        &ToWorker::Submit {
+            to: to.clone(),
+            gateway: gateway.clone(),
+            spec: Box::new(handed),
+            prefill: Some(to),
+        },
+        "020301fd010000000000edfe070101fc00ca9a3b0101fb2c010002773109026731fd010000000000edfe0701016d0101000010 \
+         010200 00000000 0000803f 00 00000000 0000803f 00000000 00000000 00 00 00 01 00 40 010173 01 02773109",
     );
     pinned(
         &ToWorker::Cancel { request, attempt },
-        "010301fd010000000000edfe0701000101fb2c0101fd010000000000edfe0701",
+        "020301fd010000000000edfe0701000101fb2c0101fd010000000000edfe0701",
     );
     pinned(
         &ToWorker::CancelChoice { request, attempt, choice: 1 },
-        "010301fd010000000000edfe0701000101fb2c0102fd010000000000edfe070101",
+        "020301fd010000000000edfe0701000101fb2c0102fd010000000000edfe070101",
     );
     pinned(
         &ToWorker::Grant { request, attempt, choice: 1, upto: 99 },
-        "010301fd010000000000edfe0701000101fb2c0103fd010000000000edfe07010163",
+        "020301fd010000000000edfe0701000101fb2c0103fd010000000000edfe07010163",
     );
     pinned(
         &ToWorker::DescribeModel { gateway, descriptor: [0xcd; 32] },
-        "010300000101fb2c0104026731cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
+        "020300000101fb2c0104026731cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     );
-    pinned(&ToWorker::KvResync { controller: NodeId::from("c1") }, "010300000101fb2c0105026331");
+    pinned(&ToWorker::KvResync { controller: NodeId::from("c1") }, "020300000101fb2c0105026331");
+    let role = WorkerRole::Prefill;
+    pinned(&ToWorker::SetRole { role, cause: SwitchCause::Admin }, "020300000101fb2c01070100");
+    pinned(&ToWorker::SetRole { role, cause: SwitchCause::Policy }, "020300000101fb2c01070101");
 }

@@ -1,6 +1,6 @@
 //! Whoever replays a scheduler's events knows at any moment which pages can be found there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::driver::{Driver, config, prompt, request};
 use crate::batch::{Batch, BatchConfig};
@@ -23,6 +23,7 @@ impl Replay {
             assert_eq!(events, []);
             return;
         }
+        let news = !events.is_empty();
         for event in events {
             match event {
                 KvEvent::Stored { mut parent, pages, tokens } => {
@@ -48,9 +49,35 @@ impl Replay {
         }
         let known: Vec<PageHash> = self.pages.keys().copied().collect();
         assert_eq!(known, batch.kv_snapshot());
+        if news {
+            self.check_contents(batch, real_hashes);
+        }
         let orphan =
             self.pages.iter().find(|(_, parent)| parent.is_some_and(|p| !self.pages.contains_key(&p)));
         assert_eq!(orphan, None, "a page goes after those that follow it");
+    }
+
+    /// Whoever is told everything anew knows the same.
+    fn check_contents(&self, batch: &Batch, real_hashes: bool) {
+        let config = batch.config();
+        let mut anew = BTreeMap::new();
+        let contents = batch.kv_contents();
+        for event in &contents {
+            let KvEvent::Stored { parent, pages, tokens } = event else { panic!("{event:?}") };
+            assert_eq!(tokens.len(), pages.len() * config.page_tokens as usize);
+            let mut parent = *parent;
+            for (page, tokens) in pages.iter().zip(tokens.chunks(config.page_tokens as usize)) {
+                assert!(parent.is_none_or(|p| anew.contains_key(&p)), "{page:?} before its parent");
+                let hash = PageHash::chained(&config.fingerprint, parent, tokens);
+                assert!(!real_hashes || *page == hash, "{page:?} has other content");
+                assert_eq!(anew.insert(*page, parent), None, "{page:?} is told once");
+                parent = Some(*page);
+            }
+        }
+        assert_eq!(anew, self.pages);
+        let parents: BTreeSet<PageHash> = self.pages.values().flatten().copied().collect();
+        let leaves = self.pages.keys().filter(|page| !parents.contains(page)).count();
+        assert_eq!(contents.len(), leaves, "one event a leaf");
     }
 }
 

@@ -23,7 +23,7 @@ impl ClusterPolicy for Says {
         self.1.clone()
     }
 
-    fn tick(&mut self, _now: Time, _actions: &mut Vec<PolicyAction>) {}
+    fn tick(&mut self, _now: Time, _workers: &[WorkerView], _actions: &mut Vec<PolicyAction>) {}
 
     fn check(&self) -> Result<(), Broken> {
         Ok(())

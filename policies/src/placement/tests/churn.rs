@@ -6,7 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::invariant::{enforce, panic_on_broken};
+use crate::kv::{Fingerprint, PageLayout};
 use crate::policy::cache_aware::{CacheAware, CacheAwareOptions};
+use crate::policy::disaggregate::{Disaggregate, DisaggregateOptions};
 use crate::policy::session_affinity::{SessionAffinity, SessionAffinityOptions};
 use crate::policy::{ClusterPolicy, Opinion, PolicyConfig, PolicyMode, Stage};
 use crate::rng::Rng;
@@ -27,6 +29,7 @@ enum Policies {
 struct Outcome {
     /// Where each attempt was placed, in order, and why.
     placed: Vec<(RequestId, Attempt, WorkerId, &'static str)>,
+    pairs: u32,
     rejected: u32,
     late: u64,
     failed: u64,
@@ -35,7 +38,14 @@ struct Outcome {
 
 fn objects() -> Vec<(PolicyConfig, Box<dyn ClusterPolicy>)> {
     let options = CacheAwareOptions { balance_abs_threshold: 1, ..CacheAwareOptions::default() };
-    let policies: [Box<dyn ClusterPolicy>; 2] = [
+    let pairs = DisaggregateOptions {
+        min_remote_tokens: 1,
+        max_outstanding: 2,
+        prefill_busy_tokens: 1000,
+        ..DisaggregateOptions::default()
+    };
+    let policies: [Box<dyn ClusterPolicy>; 3] = [
+        Box::new(Disaggregate::new(pairs)),
         Box::new(CacheAware::new(options)),
         Box::new(SessionAffinity::new(SessionAffinityOptions { min_requests: 1, ..Default::default() })),
     ];
@@ -52,6 +62,19 @@ fn start(seed: u64, policies: Policies) -> Placement {
             p.with_policies(list.into_iter().map(|(c, p)| (PolicyConfig { mode, ..c }, p)).collect())
         }
     }
+}
+
+/// A worker of one of the three roles, whose pages are mostly those of the others.
+fn peer(number: u64, incarnation: u64, max_requests: u32) -> WorkerInfo {
+    let role = match number {
+        0 => WorkerRole::Prefill,
+        1 => WorkerRole::Decode,
+        _ => WorkerRole::Unified,
+    };
+    let layout = PageLayout { page_tokens: 16, layers: 2, kv_heads: 1, head_dim: 8, element_bytes: 2 };
+    let fingerprint = Fingerprint([u8::from(incarnation.is_multiple_of(5)); 32]);
+    let kv = KvPeer { address: format!("h:{number}"), fingerprint, layout };
+    WorkerInfo { role, kv: Some(kv), ..info(number, incarnation, max_requests) }
 }
 
 /// Pages of one of three texts.
@@ -81,11 +104,12 @@ fn churn(seed: u64, policies: Policies) -> Outcome {
         match rng.below(14) {
             0 => {
                 incarnation += 1;
+                let number = rng.below(4);
                 let models = if rng.below(4) == 0 { vec!["m".into(), "n".into()] } else { vec!["m".into()] };
                 let new = WorkerInfo {
                     models,
                     max_context: 50 + 200 * rng.below(3) as u32,
-                    ..info(rng.below(4), incarnation, 1 + rng.below(3) as u32)
+                    ..peer(number, incarnation, 1 + rng.below(3) as u32)
                 };
                 lives.push(new.id.clone());
                 p.worker_joined(now, new, &mut fx);
@@ -123,6 +147,9 @@ fn churn(seed: u64, policies: Policies) -> Outcome {
                 let all: Vec<(RequestId, Attempt)> = booked.iter().copied().collect();
                 if let Some(&(request, attempt)) = all.get(rng.below(all.len() as u64) as usize) {
                     p.accepted(now, request, attempt);
+                    if request.number % 2 == 0 {
+                        p.prefilled(now, request, attempt, &mut fx);
+                    }
                 }
             }
             12 if !lives.is_empty() => {
@@ -149,7 +176,7 @@ fn churn(seed: u64, policies: Policies) -> Outcome {
         if matches!(policies, Policies::Elsewhere | Policies::Prompt) && theirs.below(20) == 0 {
             out.swaps += 1;
             let mut list: Vec<_> = objects().into_iter().map(|(config, _)| (config, None)).collect();
-            list.truncate(theirs.below(3) as usize);
+            list.truncate(theirs.below(4) as usize);
             p.set_policies(now, list, &mut fx);
         }
         loop {
@@ -163,7 +190,7 @@ fn churn(seed: u64, policies: Policies) -> Outcome {
             let Some(work) = asked.pop_front() else { break };
             match work {
                 PolicyWork::Observe(event) => actors.iter_mut().for_each(|(_, p)| p.observe(now, &event)),
-                PolicyWork::Resync(_) => {}
+                PolicyWork::Resync(_) | PolicyWork::Note(_) | PolicyWork::Act { .. } => {}
                 PolicyWork::Consult { ticket, policy, query } => {
                     let (_, actor) = actors.iter_mut().find(|(c, _)| c.name == policy).unwrap();
                     let took = Span::from_micros(5);
@@ -195,6 +222,15 @@ fn churn(seed: u64, policies: Policies) -> Outcome {
                     assert!(waiting.remove(&(request, attempt)), "answered twice");
                     booked.insert((request, attempt));
                     assert_eq!(plan.stages.last().unwrap().policy.as_str(), Stage::PLACEMENT);
+                    if let Some(prefill) = &plan.prefill {
+                        let view = |id: &WorkerId| p.workers().into_iter().find(|w| w.info.id == *id);
+                        // Either may be gone by now, in the same step.
+                        if let (Some(from), Some(to)) = (view(prefill), view(&plan.worker)) {
+                            assert!(from.info.id != to.info.id && from.info.pairs_with(&to.info));
+                            assert_ne!(from.info.role, WorkerRole::Decode);
+                        }
+                        out.pairs += 1;
+                    }
                     out.placed.push((request, attempt, plan.worker, plan.why));
                 }
                 PlacementEffect::Rejected { request, attempt, .. } => {
@@ -209,7 +245,7 @@ fn churn(seed: u64, policies: Policies) -> Outcome {
         enforce(p.check());
         let here = (p.booked() as usize, (p.queued() + p.consulting()) as usize);
         assert_eq!(here, (booked.len(), waiting.len()), "seed {seed}");
-        assert!(p.workers().iter().all(|w| w.booked <= w.info.max_requests));
+        assert!(p.workers().iter().all(|w| w.booked <= w.info.max_requests && w.handoffs <= 2));
         if policies == Policies::Prompt {
             assert_eq!(p.consulting(), 0, "all have answered");
         }
@@ -218,21 +254,26 @@ fn churn(seed: u64, policies: Policies) -> Outcome {
         out.late += view.late;
         out.failed += view.failed;
     }
-    for key in booked {
-        p.release(now, key.0, key.1, &mut Vec::new());
-    }
+    // What is released makes room for what waits, which is released in its turn.
     let mut fx = Vec::new();
-    while let Some(next) = p.next_deadline() {
-        p.tick(next, &mut fx);
+    for key in booked {
+        p.release(now, key.0, key.1, &mut fx);
     }
-    for effect in fx {
-        if let PlacementEffect::Placed { request, attempt, .. } = effect {
-            p.release(now, request, attempt, &mut Vec::new());
+    loop {
+        while let Some(effect) = fx.pop() {
+            if let PlacementEffect::Placed { request, attempt, .. } = effect {
+                p.release(now, request, attempt, &mut fx);
+            }
+        }
+        match p.next_deadline() {
+            Some(next) => p.tick(next, &mut fx),
+            None => break,
         }
     }
     p.tick(Time::NEVER, &mut Vec::new());
     enforce(p.check());
     assert_eq!((p.queued(), p.consulting()), (0, 0), "seed {seed}");
+    assert!(p.workers().iter().all(|w| (w.booked, w.handoffs, w.handoff_tokens) == (0, 0, 0)), "seed {seed}");
     out
 }
 
@@ -241,16 +282,18 @@ fn random_churn_answers_each_request_once() {
     panic_on_broken();
     for policies in [Policies::None, Policies::Here(PolicyMode::Prod), Policies::Elsewhere, Policies::Prompt]
     {
-        let (mut placed, mut rejected, mut late, mut failed, mut swaps) = (0, 0, 0, 0, 0);
+        let (mut placed, mut pairs, mut rejected, mut late, mut failed, mut swaps) = (0, 0, 0, 0, 0, 0);
         for seed in 0..200 {
             let out = churn(seed, policies);
             placed += out.placed.len();
+            pairs += out.pairs;
             rejected += out.rejected;
             late += out.late;
             failed += out.failed;
             swaps += out.swaps;
         }
         assert!(placed > 3000 && rejected > 500, "{policies:?}: dull: {placed} placed, {rejected} rejected");
+        assert_eq!(pairs > 300, policies != Policies::None, "{policies:?}: {pairs} pairs");
         if policies == Policies::Elsewhere {
             assert!(
                 late > 50 && failed > 50 && swaps > 500,

@@ -137,7 +137,7 @@ fn an_idle_session_is_forgotten() {
     assert_eq!(ask(&mut p, T + Span(idle.0 - 1), "a", rows(3)), ("bound", id(1)));
     assert_eq!(ask(&mut p, T + idle, "a", rows(3)).0, "hash");
     assert_eq!(p.bound(), 1);
-    p.tick(T + idle + Span(1), &mut Vec::new());
+    p.tick(T + idle + Span(1), &[], &mut Vec::new());
     assert_eq!((p.bound(), p.sessions.len()), (0, 0));
     p.check().unwrap();
 }

@@ -14,6 +14,12 @@ struct Life {
     at_work: Vec<(u32, Vec<(u32, u32)>)>,
     asked: Vec<u32>,
     rejected: Vec<u32>,
+    /// Attempts under which the controller was asked for a target and has not turned that down.
+    choosing: Vec<u32>,
+    /// Fetches that nobody has ended or called off: who fetches, and the attempt.
+    fetching: Vec<(WorkerId, u32)>,
+    /// Migrations begun.
+    begun: usize,
 }
 
 impl Life {
@@ -25,7 +31,21 @@ impl Life {
         let spec = RequestSpec { credit: rng.below(4) as u32, ..spec(choices as usize, max) };
         let session = Session::new(spec, config);
         let (fx, at_work, asked, rejected) = Default::default();
-        Self { rng, session, fx, seen: 0, choices, max, at_work, asked, rejected }
+        let (choosing, fetching) = Default::default();
+        Self {
+            rng,
+            session,
+            fx,
+            seen: 0,
+            choices,
+            max,
+            at_work,
+            asked,
+            rejected,
+            choosing,
+            fetching,
+            begun: 0,
+        }
     }
 
     /// Reads the effects that are new.
@@ -47,6 +67,20 @@ impl Life {
                     assert!(*upto > *allowed, "a grant gives more");
                     *allowed = *upto;
                 }
+                SessionEffect::Choose(p) => self.choosing.push(p.attempt.0),
+                SessionEffect::Unchoose { attempt, .. } => {
+                    let before = self.choosing.len();
+                    self.choosing.retain(|a| *a != attempt.0);
+                    assert_eq!(self.choosing.len() + 1, before, "given back what was asked for, once");
+                }
+                SessionEffect::Fetch { to, from, spec } => {
+                    assert_eq!((Some(from), spec.resumed.len()), (self.session.worker(), 1));
+                    assert_ne!(to, from);
+                    self.fetching.push((to.clone(), spec.attempt.0));
+                }
+                SessionEffect::CancelAt { worker, attempt, .. } => {
+                    self.fetching.retain(|(to, a)| (to, a) != (worker, &attempt.0));
+                }
                 _ => {}
             }
         }
@@ -54,16 +88,49 @@ impl Life {
     }
 
     fn step(&mut self) {
-        let attempt = Attempt(self.rng.below(u64::from(self.session.spec().attempt.0) + 1) as u32);
+        let latest = self.choosing.iter().copied().max().unwrap_or(0).max(self.session.spec().attempt.0);
+        // Mostly the present one, else any before.
+        let attempt = match self.rng.below(2) {
+            0 => latest,
+            _ => self.rng.below(u64::from(latest) + 1) as u32,
+        };
+        let attempt = Attempt(attempt);
         let (rng, s, fx) = (&mut self.rng, &mut self.session, &mut self.fx);
         let which = worker(rng.below(3));
-        match rng.below(20) {
-            0..=2 => s.placed(T, attempt, Plan { worker: which, why: "test", stages: Arc::default() }, fx),
+        match rng.below(24) {
+            20 | 21 => {
+                let to = (rng.below(3) > 0).then_some(which);
+                let (phase, before) = (s.phase(), fx.len());
+                match s.migrate(T, to, fx) {
+                    Ok(()) => self.begun += 1,
+                    Err(e) => {
+                        assert_eq!(fx.len(), before, "{e}");
+                        assert!(phase == Phase::Streaming || e == MigrateError::NotRunning || s.is_moving());
+                    }
+                }
+            }
+            22 if !self.fetching.is_empty() => {
+                let i = rng.below(self.fetching.len() as u64) as usize;
+                let (_, fetched) = self.fetching.remove(i);
+                let result = if rng.below(4) == 0 { Err("no pages".into()) } else { Ok(()) };
+                for _ in 0..=u8::from(rng.below(4) == 0) {
+                    s.fetched(T, Attempt(fetched), result.clone(), fx);
+                }
+            }
+            23 => s.fetched(T, attempt, Ok(()), fx),
+            0..=2 => s.placed(
+                T,
+                attempt,
+                Plan { worker: which, prefill: None, why: "test", stages: Arc::default() },
+                fx,
+            ),
             3 if rng.below(6) == 0 => {
                 let asked = self.asked.contains(&attempt.0);
                 if s.phase() == Phase::Placing && attempt == s.spec().attempt && asked {
                     self.rejected.push(attempt.0);
                 }
+                // A target that is turned down needs no giving back.
+                self.choosing.retain(|a| *a != attempt.0);
                 s.rejected(T, attempt, Rejection::QueueFull { queued: 1 }, fx);
             }
             4 if rng.below(3) == 0 => s.refused(T, attempt, Refusal::Draining, fx),
@@ -74,7 +141,7 @@ impl Life {
             12 => s.expire(s.next_deadline().map_or(T, |t| t.min(Time(1000))), fx),
             9 if rng.below(6) == 0 => s.stop_choice(T, rng.below(4) as u32, fx),
             10 if rng.below(10) == 0 => s.failed_at_worker(T, attempt, "bad".into(), fx),
-            11 => s.accepted(T, attempt),
+            11 => s.accepted(T, attempt, fx),
             13 | 14 => {
                 let choice = rng.below(4) as u32;
                 let delivered = s.tokens(choice).len() as u64;
@@ -112,6 +179,9 @@ impl Life {
             let want = usize::from(!self.rejected.contains(&attempt));
             assert_eq!(self.fx.iter().filter(released).count(), want, "releases of attempt {attempt}");
         }
+        assert!(self.choosing.is_empty() && self.fetching.is_empty(), "a migration holds something");
+        let ends = self.fx.iter().filter(|e| matches!(e, SessionEffect::Migration(_))).count();
+        assert_eq!(ends, self.begun, "each migration ends once");
         for choice in 0..self.choices {
             let shown: Vec<(u32, Token)> = self
                 .fx
@@ -133,7 +203,7 @@ impl Life {
 #[test]
 fn random_lives_end_clean() {
     panic_on_broken();
-    let (mut finished, mut retried) = (0, 0);
+    let (mut finished, mut retried, mut moved) = (0, 0, 0);
     for seed in 0..4000 {
         let mut life = Life::new(seed);
         life.session.start(T, &mut life.fx);
@@ -143,9 +213,15 @@ fn random_lives_end_clean() {
         }
         life.session.cancel(T, &mut life.fx);
         enforce(life.session.check());
+        life.react();
         life.verify();
         finished += u32::from(matches!(life.fx.last(), Some(SessionEffect::Finished)));
         retried += u32::from(life.session.retries() > 0);
+        let switched = |e: &&SessionEffect| matches!(e, SessionEffect::Migration(Migrated::Moved { .. }));
+        moved += life.fx.iter().filter(switched).count();
     }
-    assert!(finished > 400 && retried > 400, "the lives are dull: {finished} finished, {retried} retried");
+    assert!(
+        finished > 400 && retried > 400 && moved > 100,
+        "the lives are dull: {finished} finished, {retried} retried, {moved} moved"
+    );
 }

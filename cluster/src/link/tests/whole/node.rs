@@ -38,7 +38,7 @@ fn run() {
         .enable_all()
         .build()
         .expect("a runtime");
-    runtime.block_on(live(me, Cookie::from_text(words[2])));
+    runtime.block_on(live(me, Cookie::from_text(words[2]), words[3] == "strict"));
 }
 
 /// What the node has been told.
@@ -52,9 +52,11 @@ struct View {
     alone: usize,
 }
 
-/// Lets in whoever is not itself, nor an older life of a node that is linked.
+/// Lets in whoever is not itself, nor an older life of a node that is linked; where it is strict, as the membership is,
+/// nobody either who is linked already.
 struct House {
     me: Member,
+    strict: bool,
     view: Arc<Mutex<View>>,
 }
 
@@ -66,11 +68,17 @@ impl Gate for House {
     fn judge<'a>(&'a self, peer: &'a Member, _: Option<u32>, _: bool) -> Judgement<'a> {
         let newer =
             |(other, _): &(Member, LinkId)| other.id == peer.id && other.incarnation > peer.incarnation;
-        let older = self.view.lock().expect("whole").links.values().any(newer);
+        let links = &self.view.lock().expect("whole").links;
+        let older = links.values().any(newer);
+        let linked = links
+            .values()
+            .any(|(other, _)| (&other.id, other.incarnation) == (&peer.id, peer.incarnation) && self.strict);
         let verdict = if (&peer.id, peer.incarnation) == (&self.me.id, self.me.incarnation) {
             Err(Refusal::Itself)
         } else if older {
             Err(Refusal::NameInUse { name: peer.id.clone(), address: "elsewhere:1".to_owned() })
+        } else if linked {
+            Err(Refusal::AlreadyLinked(peer.id.clone()))
         } else {
             Ok(())
         };
@@ -113,7 +121,7 @@ async fn open(door: Door, top: ActorCell) -> Port {
     Port::open(door, handler, top).await.expect("opened")
 }
 
-async fn live(me: Member, cookie: Cookie) {
+async fn live(me: Member, cookie: Cookie, strict: bool) {
     let listener = Listener::bind("127.0.0.1:0").await.expect("bound");
     let address = listener.local_addr();
     let (top, _) = Actor::spawn(None, Top, ()).await.expect("spawned");
@@ -126,7 +134,7 @@ async fn live(me: Member, cookie: Cookie) {
         cookie,
         tls: None,
         handshake_timeout: Duration::from_secs(30),
-        gate: Arc::new(House { me, view: view.clone() }),
+        gate: Arc::new(House { me, strict, view: view.clone() }),
         ports,
         events: Arc::new({
             let view = view.clone();

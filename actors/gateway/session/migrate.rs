@@ -1,0 +1,86 @@
+//! A session that moves to another worker: who asked for it, and what the core wants done for it.
+
+use cluster::wire::{ToController, ToWorker};
+use config::ids::{Attempt, RequestId, WorkerId};
+use policies::placement::{PlaceRequest, Rejection};
+use policies::request::RequestSpec;
+use policies::session::{MigrateError, Migrated, SessionEffect};
+use policies::time::Time;
+use ractor::RpcReplyPort;
+
+use super::SessionState;
+
+/// How whoever asked for a migration hears how it ended, or why it did not begin.
+pub(crate) type MigrateReply = RpcReplyPort<Result<Migrated, MigrateError>>;
+
+impl SessionState {
+    pub(super) fn migrate(
+        &mut self,
+        now: Time,
+        to: Option<WorkerId>,
+        reply: MigrateReply,
+        fx: &mut Vec<SessionEffect>,
+    ) {
+        match self.core.migrate(now, to, fx) {
+            Ok(()) => self.mover = Some(reply),
+            Err(e) => {
+                metrics::counter!(crate::metrics::MIGRATIONS, "outcome" => "refused").increment(1);
+                // Whoever asked may be gone.
+                let _ = reply.send(Err(e));
+            }
+        }
+    }
+
+    /// Asks the controller for a target.
+    pub(super) fn choose(&mut self, request: PlaceRequest, more: &mut Vec<SessionEffect>, now: Time) {
+        let (attempt, model) = (request.attempt, request.model.clone());
+        let gateway = self.shared.node.clone();
+        match self.shared.doors.place(ToController::Place { gateway, request }) {
+            Some(placer) => self.track.update(|held| held.choosing = Some((placer, attempt))),
+            None => self.core.rejected(now, attempt, Rejection::NoWorker(model), more),
+        }
+    }
+
+    /// Gives back what was asked for a target.
+    pub(super) fn unchoose(&self, request: RequestId, attempt: Attempt) {
+        if let Some((placer, _)) = self.track.update(|held| held.choosing.take()) {
+            self.shared.doors.to_placer(&placer, ToController::Release { request, attempt });
+        }
+    }
+
+    /// Has the target fetch the pages.
+    pub(super) fn fetch(
+        &mut self,
+        to: &WorkerId,
+        from: WorkerId,
+        spec: Box<RequestSpec>,
+        more: &mut Vec<SessionEffect>,
+        now: Time,
+    ) {
+        self.track.update(|held| held.fetching = Some((to.clone(), spec.attempt)));
+        let gateway = self.shared.node.clone();
+        let fetch = ToWorker::Fetch { to: to.clone(), from, gateway, spec };
+        if !self.shared.doors.to_worker(to, fetch) {
+            self.core.worker_lost(now, to, more);
+        }
+    }
+
+    /// A migration is over.
+    pub(super) fn migrated(&mut self, end: Migrated) {
+        self.track.update(|held| (held.choosing, held.fetching) = (None, None));
+        metrics::counter!(crate::metrics::MIGRATIONS, "outcome" => end.as_str()).increment(1);
+        match &end {
+            Migrated::Moved { from, to } => {
+                tracing::debug!(request = %self.track.request, %from, %to, "moved");
+            }
+            Migrated::Stayed(why) | Migrated::Elsewhere(why) => {
+                tracing::warn!(request = %self.track.request, outcome = end.as_str(), why, "a migration failed");
+            }
+            Migrated::Ended => {}
+        }
+        if let Some(reply) = self.mover.take() {
+            // Whoever asked may be gone.
+            let _ = reply.send(Ok(end));
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! The node's door for KV pages: the links to other workers, and who gets what comes over them.
+//!
+//! A link is made when the first transfer to a worker needs it, and kept. What comes over it goes to the page set of its
+//! transfer ([`crate::worker::pages`]); a question makes a page set of its own. The actor owns the links and restarts with
+//! the worker; the page sets are told when a link ends.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use cluster::cookie::Cookie;
+use cluster::kv::{self, KvDialError, KvEvent, KvListener, KvPeer, KvTerms, TcpLink};
+use cluster::tls::Tls;
+use config::Config;
+use config::ids::WorkerId;
+use policies::kv::PageLayout;
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
+use ractor_cluster::RactorMessage;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tracing::{debug, info, warn};
+
+use crate::supervise::{TaskKind, spawn};
+use crate::worker::pages::{PageSetMsg, Provider};
+
+pub mod lane;
+
+pub use lane::{Asked, Lane};
+
+/// Links that have proven themselves and wait to be taken in.
+const ACCEPTED: usize = 16;
+
+/// The KV port of a worker, bound before its model is loaded, and what opens it.
+#[derive(Debug)]
+pub struct KvEntry {
+    bound: SocketAddr,
+    address: String,
+    cookie: Cookie,
+    tls: Option<Tls>,
+    /// Used up by the first start.
+    listener: Mutex<Option<KvListener>>,
+}
+
+impl KvEntry {
+    /// Binds `cluster.kv-listen`.
+    ///
+    /// # Errors
+    /// The address is taken, or not of this machine.
+    pub async fn prepare(config: &Config, cookie: Cookie, tls: Option<Tls>) -> Result<Self> {
+        let listener =
+            KvListener::bind(&config.cluster.kv_listen_address()).await.context("cluster.kv-listen")?;
+        let bound = listener.local_addr();
+        let address = config.cluster.kv_advertised(bound);
+        Ok(Self { bound, address, cookie, tls, listener: Mutex::new(Some(listener)) })
+    }
+
+    /// Where other workers reach it.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    async fn listener(&self) -> Result<KvListener, ActorProcessingErr> {
+        let first = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match first {
+            Some(listener) => Ok(listener),
+            None => Ok(KvListener::bind(&self.bound.to_string()).await?),
+        }
+    }
+}
+
+/// The actor.
+#[derive(Debug)]
+pub struct KvPort;
+
+/// What it is started with.
+#[derive(Debug)]
+pub struct KvPortArgs {
+    /// The bound port.
+    pub entry: std::sync::Arc<KvEntry>,
+    /// The worker whose pages travel.
+    pub worker: WorkerId,
+    /// Their shape.
+    pub layout: PageLayout,
+    /// Buffers for pages that have come and are not in the engine yet.
+    pub pages: usize,
+}
+
+/// What the port takes.
+#[derive(Debug, RactorMessage)]
+pub enum KvPortMsg {
+    /// Who answers the questions of other workers from now on; none while there is no engine.
+    Serve(Option<Provider>),
+    /// A page set needs a link to the worker at an address.
+    Open {
+        /// Where.
+        to: String,
+        /// The transfer that what comes back is of.
+        transfer: u64,
+        /// Who is told of the link, and gets what comes.
+        set: ActorRef<PageSetMsg>,
+    },
+    /// A link is there that this worker asked for, or not.
+    Dialled {
+        /// Where to.
+        to: String,
+        /// What came of it.
+        result: Result<Box<TcpLink>, KvDialError>,
+    },
+    /// Another worker has opened a link.
+    Accepted(KvEvent),
+    /// Another worker asks for pages.
+    Asked(Box<Asked>),
+    /// A link has ended.
+    Ended {
+        /// Which.
+        link: u64,
+        /// Why.
+        why: String,
+    },
+}
+
+/// Page sets that wait for a link.
+type Waiting = Vec<(u64, ActorRef<PageSetMsg>)>;
+
+/// The port's mutable state.
+#[derive(Debug)]
+pub struct KvPortState {
+    terms: KvTerms,
+    provider: Option<Provider>,
+    /// Links that this worker has opened, by address.
+    links: BTreeMap<String, Lane>,
+    /// Those that others have opened.
+    guests: BTreeMap<u64, Lane>,
+    dialling: BTreeMap<String, Waiting>,
+    last_link: u64,
+    /// The accept loop and the dials; they end with the port.
+    tasks: JoinSet<()>,
+}
+
+impl Actor for KvPort {
+    type Msg = KvPortMsg;
+    type State = KvPortState;
+    type Arguments = KvPortArgs;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<KvPortMsg>,
+        args: KvPortArgs,
+    ) -> Result<KvPortState, ActorProcessingErr> {
+        let KvPortArgs { entry, worker, layout, pages } = args;
+        let me = KvPeer { worker, address: entry.address.clone() };
+        let terms = KvTerms::new(me, &entry.cookie, entry.tls.clone(), layout, pages);
+        let listener = entry.listener().await?;
+        let (events, mut accepted) = mpsc::channel(ACCEPTED);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(listener.run(terms.clone(), events));
+        tasks.spawn(async move {
+            while let Some(event) = accepted.recv().await {
+                if myself.cast(KvPortMsg::Accepted(event)).is_err() {
+                    return;
+                }
+            }
+        });
+        let (links, guests, dialling) = Default::default();
+        Ok(KvPortState { terms, provider: None, links, guests, dialling, last_link: 0, tasks })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<KvPortMsg>,
+        message: KvPortMsg,
+        state: &mut KvPortState,
+    ) -> Result<(), ActorProcessingErr> {
+        while state.tasks.try_join_next().is_some() {}
+        match message {
+            KvPortMsg::Serve(provider) => state.provider = provider,
+            KvPortMsg::Open { to, transfer, set } => state.open(&myself, to, transfer, set),
+            KvPortMsg::Dialled { to, result } => state.dialled(&myself, &to, result),
+            KvPortMsg::Accepted(event) => state.accepted(&myself, event),
+            KvPortMsg::Asked(asked) => match &state.provider {
+                Some(provider) => provider.asked(*asked).await,
+                None => asked.refuse(kv::RefusalCode::Unavailable, "its engine is not ready").await,
+            },
+            KvPortMsg::Ended { link, why } => {
+                debug!(link, why, "a KV link has ended");
+                state.links.retain(|_, lane| lane.id() != link);
+                state.guests.remove(&link);
+            }
+        }
+        Ok(())
+    }
+
+    async fn post_stop(
+        &self,
+        _: ActorRef<KvPortMsg>,
+        state: &mut KvPortState,
+    ) -> Result<(), ActorProcessingErr> {
+        for lane in state.links.values().chain(state.guests.values()) {
+            lane.close("the worker's KV port has stopped");
+        }
+        Ok(())
+    }
+}
+
+impl KvPortState {
+    fn open(&mut self, myself: &ActorRef<KvPortMsg>, to: String, transfer: u64, set: ActorRef<PageSetMsg>) {
+        if let Some(lane) = self.links.get(&to).filter(|lane| lane.join(transfer, &set)) {
+            // A page set that has ended needs no link.
+            let _ = set.cast(PageSetMsg::Linked(Ok(lane.clone())));
+            return;
+        }
+        self.links.remove(&to);
+        let waiting = self.dialling.entry(to.clone()).or_default();
+        waiting.push((transfer, set));
+        if waiting.len() == 1 {
+            let (terms, port) = (self.terms.clone(), myself.clone());
+            self.tasks.spawn(async move {
+                let result = kv::dial(&to, &terms, None).await.map(Box::new);
+                // The port may have stopped.
+                let _ = port.cast(KvPortMsg::Dialled { to, result });
+            });
+        }
+    }
+
+    fn dialled(&mut self, myself: &ActorRef<KvPortMsg>, to: &str, result: Result<Box<TcpLink>, KvDialError>) {
+        let waiting = self.dialling.remove(to).unwrap_or_default();
+        let lane = match result {
+            Ok(link) => self.take_in(myself, link),
+            Err(e) => {
+                warn!(address = to, error = %e, "no KV link to a worker");
+                for (_, set) in waiting {
+                    // A page set that has ended does not care.
+                    let _ = set.cast(PageSetMsg::Linked(Err(e.to_string())));
+                }
+                return;
+            }
+        };
+        info!(address = to, worker = %lane.peer().worker, "KV link to a worker");
+        for (transfer, set) in waiting {
+            lane.join(transfer, &set);
+            // As above; and where the link has ended already, sending over it says so.
+            let _ = set.cast(PageSetMsg::Linked(Ok(lane.clone())));
+        }
+        self.links.insert(to.to_owned(), lane);
+    }
+
+    fn accepted(&mut self, myself: &ActorRef<KvPortMsg>, event: KvEvent) {
+        match event {
+            KvEvent::Link(link) => {
+                let lane = self.take_in(myself, link);
+                info!(worker = %lane.peer().worker, "a worker has opened a KV link");
+                self.guests.insert(lane.id(), lane);
+            }
+            KvEvent::Refused { peer, name, refusal, by_peer } => {
+                let node = name.map(|name| name.to_string()).unwrap_or_default();
+                warn!(peer, node, reason = %refusal, by_peer, "no KV link");
+                metrics::counter!(crate::metrics::REFUSED_NODES, "reason" => refusal.as_str()).increment(1);
+            }
+        }
+    }
+
+    fn take_in(&mut self, myself: &ActorRef<KvPortMsg>, link: Box<TcpLink>) -> Lane {
+        self.last_link += 1;
+        let port = myself.clone();
+        let (lane, sending, receiving) = Lane::over(self.last_link, link, port);
+        spawn(TaskKind::Role, "kv-send", sending);
+        spawn(TaskKind::Role, "kv-receive", receiving);
+        lane
+    }
+}
+
+/// Starts the port under the worker.
+///
+/// # Errors
+/// The port cannot be bound again.
+pub async fn start(args: KvPortArgs, supervisor: ActorCell) -> Result<ActorRef<KvPortMsg>, ractor::SpawnErr> {
+    Ok(Actor::spawn_linked(None, KvPort, args, supervisor).await?.0)
+}

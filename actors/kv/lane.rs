@@ -1,0 +1,142 @@
+//! A link to another worker as page sets see it: a queue to send by, and a place where to be found.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cluster::kv::{Closer, Inbound, Kind, KvHeader, KvLink, KvPeer, KvQueue, KvRecv, Outbound, RefusalCode};
+use ractor::ActorRef;
+use tracing::{debug, warn};
+
+use super::KvPortMsg;
+use crate::worker::pages::PageSetMsg;
+
+/// Messages that wait before the link, beside the one that is being sent: the next one has to be there when that is done,
+/// and nothing is gained by more.
+const DEPTH: usize = 1;
+
+/// Who gets what comes over a link, by transfer; none once it has ended.
+type Routes = Arc<Mutex<Option<BTreeMap<u64, ActorRef<PageSetMsg>>>>>;
+
+/// A link. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Lane {
+    id: u64,
+    peer: KvPeer,
+    queue: KvQueue,
+    closer: Closer,
+    routes: Routes,
+}
+
+/// A question of another worker.
+#[derive(Debug)]
+pub struct Asked {
+    /// The link that it came over.
+    pub lane: Lane,
+    /// The question.
+    pub ask: Inbound,
+}
+
+impl Asked {
+    /// Says no.
+    pub async fn refuse(&self, code: RefusalCode, why: &str) {
+        let (transfer, generation) = self.ask.header().transfer();
+        let why = why.to_owned();
+        self.lane.send(KvHeader::Refused { transfer, generation, code, why }.into()).await;
+    }
+}
+
+impl Lane {
+    /// The link number `id`, and the work of sending and receiving; questions go to `port`, which hears of the end too.
+    pub(super) fn over(
+        id: u64,
+        link: Box<dyn KvLink>,
+        port: ActorRef<KvPortMsg>,
+    ) -> (Self, impl Future<Output = ()> + Send, impl Future<Output = ()> + Send) {
+        let (peer, closer) = (link.peer().clone(), link.closer());
+        let (send, recv) = link.split();
+        let worker = peer.worker.clone();
+        let (queue, sending) = KvQueue::before(send, DEPTH, move |error| {
+            warn!(%worker, %error, "a KV message cannot be sent");
+        });
+        let routes = Arc::new(Mutex::new(Some(BTreeMap::new())));
+        let lane = Self { id, peer, queue, closer, routes };
+        let sending = async move {
+            // Why it ended is the closer's to say.
+            let _ = sending.await;
+        };
+        let receiving = receive(lane.clone(), recv, port);
+        (lane, sending, receiving)
+    }
+
+    pub(super) const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Who is at the other end.
+    #[must_use]
+    pub const fn peer(&self) -> &KvPeer {
+        &self.peer
+    }
+
+    pub(super) fn close(&self, why: &str) {
+        self.closer.close(why);
+    }
+
+    /// From now on what comes for `transfer` goes to `set`; false where the link has ended.
+    pub fn join(&self, transfer: u64, set: &ActorRef<PageSetMsg>) -> bool {
+        self.routes().as_mut().map(|routes| routes.insert(transfer, set.clone())).is_some()
+    }
+
+    /// What comes for `transfer` goes nowhere.
+    pub fn leave(&self, transfer: u64) {
+        if let Some(routes) = self.routes().as_mut() {
+            routes.remove(&transfer);
+        }
+    }
+
+    /// Sends a message, waiting while the link has enough to do; false where it has ended.
+    pub async fn send(&self, message: Outbound) -> bool {
+        self.queue.send(message).await.is_ok()
+    }
+
+    fn routes(&self) -> MutexGuard<'_, Option<BTreeMap<u64, ActorRef<PageSetMsg>>>> {
+        // Nothing panics while it is held.
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn receive(lane: Lane, mut recv: Box<dyn KvRecv>, port: ActorRef<KvPortMsg>) {
+    let why = loop {
+        match recv.recv().await {
+            Ok(Some(message)) => route(&lane, message, &port),
+            Ok(None) => break "the other end has closed it".to_owned(),
+            Err(e) => break e.to_string(),
+        }
+    };
+    lane.closer.close(why.as_str());
+    let sets = lane.routes().take().unwrap_or_default();
+    for set in sets.into_values() {
+        // One that has ended does not care.
+        let _ = set.cast(PageSetMsg::LinkLost(why.clone()));
+    }
+    // The port may have stopped.
+    let _ = port.cast(KvPortMsg::Ended { link: lane.id, why });
+}
+
+fn route(lane: &Lane, message: Inbound, port: &ActorRef<KvPortMsg>) {
+    let header = message.header();
+    if header.kind() == Kind::Ask {
+        let asked = Asked { lane: lane.clone(), ask: message };
+        // A port that stops closes the link.
+        let _ = port.cast(KvPortMsg::Asked(Box::new(asked)));
+        return;
+    }
+    let (transfer, kind) = (header.transfer().0, header.kind());
+    let set = lane.routes().as_ref().and_then(|routes| routes.get(&transfer).cloned());
+    let taken = set.is_some_and(|set| set.cast(PageSetMsg::Message(Box::new(message))).is_ok());
+    if !taken {
+        debug!(transfer, kind = kind.as_str(), "a KV message for a transfer that is over");
+        metrics::counter!(crate::metrics::KV_IGNORED).increment(1);
+    }
+}

@@ -1,0 +1,304 @@
+//! Page sets: one actor a transfer of a sequence's KV pages, at each of its ends, under the worker's supervisor.
+//!
+//! It drives the hand-off core of its end ([`policies::kv::handoff`]), holds the pages on their way between the engine and
+//! the link, and gives everything back when it stops, for whatever reason. What it wants of engine and scheduler it asks of
+//! the scheduler actor, which does things with pages in the order in which it plans steps ([`KvMsg`]).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::kv::{self, Inbound, KvHeader, Outbound, PageBuf};
+use config::ids::{Attempt, RequestId};
+use policies::batch::Refusal;
+use policies::kv::handoff::{HandoffConfig, RefusalCode, TransferKey};
+use policies::kv::{Fingerprint, PageHash, PageLayout};
+use policies::request::RequestSpec;
+use policies::step::Drawn;
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr};
+use ractor_cluster::RactorMessage;
+use tracing::warn;
+
+use crate::kv::{Asked, Lane};
+use crate::worker::scheduler::SchedulerMsg;
+
+mod receive;
+mod report;
+mod send;
+
+pub(crate) use receive::{ReceiveArgs, Receiving};
+use send::Sending;
+
+/// How often a page set looks at its time limits, of which the shortest sensible one is ten times this.
+const TICK: Duration = Duration::from_millis(50);
+
+/// What a page set takes.
+#[derive(Debug, RactorMessage)]
+pub enum PageSetMsg {
+    /// The link to the other worker is there, or cannot be had.
+    Linked(Result<Lane, String>),
+    /// From the other worker.
+    Message(Box<Inbound>),
+    /// The link has ended.
+    LinkLost(String),
+    /// The scheduler took the request to compute its prompt, or not.
+    Submitted(Result<Pace, Refusal>),
+    /// The first `full` pages are computed; some of them are here.
+    Computed { full: u32, pages: Vec<(u32, PageBuf)> },
+    /// The prompt is computed.
+    Prefilled(Box<Prefilled>),
+    /// An export that was asked for.
+    Exported { first: u32, count: u32, pages: Option<Vec<PageBuf>> },
+    /// An import that was asked for.
+    Imported { first: u32, count: u32, done: bool },
+    /// The scheduler has the request no more.
+    Dropped(Option<String>),
+    /// Time to look at the limits.
+    Tick,
+}
+
+/// How pages are best sent: see [`policies::kv::handoff::chunking`].
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Pages that are worth a message before the prompt is computed.
+    pub least: u32,
+    /// Pages in a message at most.
+    pub most: u32,
+}
+
+/// A prompt that was computed for another worker.
+#[derive(Debug)]
+pub struct Prefilled {
+    /// Tokens in its pages.
+    pub tokens: u32,
+    /// Of those, found in the cache.
+    pub cached: u32,
+    /// Every choice ends with its first token.
+    pub ends: bool,
+    /// The first tokens.
+    pub drawn: Vec<Drawn>,
+    /// The pages of its last step, by number, as far as there was room for them.
+    pub pages: Vec<(u32, PageBuf)>,
+}
+
+/// What page sets ask of the scheduler.
+#[derive(Debug)]
+pub enum KvMsg {
+    /// Compute a prompt for another worker.
+    Prefill {
+        /// The request.
+        spec: Box<RequestSpec>,
+        /// The first page that is wanted; none where no page is.
+        first_page: Option<u32>,
+        /// Who is told.
+        set: ActorRef<PageSetMsg>,
+    },
+    /// Write pages of a request into buffers.
+    Export {
+        /// The request.
+        id: (RequestId, Attempt),
+        /// Number of the first.
+        first: u32,
+        /// How many.
+        count: u32,
+        /// Who gets them.
+        set: ActorRef<PageSetMsg>,
+    },
+    /// Write what has come into a request's pages.
+    Import {
+        /// The request.
+        id: (RequestId, Attempt),
+        /// Number of the first.
+        first: u32,
+        /// What has come.
+        pages: Vec<PageBuf>,
+        /// Who is told.
+        set: ActorRef<PageSetMsg>,
+    },
+    /// Everything has come.
+    Commit {
+        /// The request.
+        id: (RequestId, Attempt),
+        /// Tokens computed.
+        tokens: u32,
+        /// All pages are there, not the tokens alone.
+        pages: bool,
+        /// Tokens of the prompt that the other worker had cached.
+        cached: u32,
+        /// The first tokens.
+        drawn: Vec<Drawn>,
+    },
+    /// Nothing more comes: the request is computed here, after its first `tokens` tokens.
+    ComputeHere {
+        /// The request.
+        id: (RequestId, Attempt),
+        /// Tokens whose pages are whole.
+        tokens: u32,
+        /// Why nothing more comes.
+        why: &'static str,
+    },
+    /// The request's pages are not needed here any more.
+    Release((RequestId, Attempt)),
+    /// A message with pages was sent.
+    Sent {
+        /// Their bytes.
+        bytes: u64,
+        /// How long it took.
+        took: Duration,
+    },
+    /// A page set failed, or ended.
+    SetGone(ActorId),
+}
+
+/// Answers the questions of other workers: where to compute, and under whom.
+#[derive(Clone, Debug)]
+pub struct Provider {
+    /// The scheduler.
+    pub scheduler: ActorRef<SchedulerMsg>,
+    /// The worker.
+    pub supervisor: ActorCell,
+    /// Identity of its pages.
+    pub fingerprint: Fingerprint,
+    /// Their shape.
+    pub layout: PageLayout,
+    /// Limits.
+    pub limits: HandoffConfig,
+}
+
+impl Provider {
+    /// Starts a page set for a question, or says why not.
+    pub async fn asked(&self, asked: Asked) {
+        let args = match Sending::of(self, &asked) {
+            Ok(args) => args,
+            Err((code, why)) => {
+                warn!(worker = %asked.lane.peer().worker, code = code.as_str(), why, "turned a prompt away");
+                return asked.refuse(code, &why).await;
+            }
+        };
+        let (lane, key) = (args.lane(), args.key());
+        let side = Side::Send(Box::new(args));
+        let started = Actor::spawn_linked(None, PageSet, side, self.supervisor.clone()).await;
+        let refusal = match started {
+            // Where the link has ended meanwhile the set finds out when it answers.
+            Ok((set, _)) => {
+                lane.join(key.transfer, &set);
+                return;
+            }
+            Err(e) => e.to_string(),
+        };
+        let code = kv::RefusalCode::Unavailable;
+        let TransferKey { transfer, generation } = key;
+        lane.send(KvHeader::Refused { transfer, generation, code, why: refusal }.into()).await;
+    }
+}
+
+/// The actor.
+#[derive(Debug)]
+pub(crate) struct PageSet;
+
+/// Which end of a transfer it is.
+#[derive(Debug)]
+pub(crate) enum Side {
+    Receive(Box<Receiving>),
+    Send(Box<Sending>),
+}
+
+/// Starts the receiving end of a transfer under `supervisor`.
+///
+/// # Errors
+/// The worker is stopping.
+pub(crate) async fn receive(
+    args: ReceiveArgs,
+    supervisor: ActorCell,
+) -> Result<ActorRef<PageSetMsg>, SpawnErr> {
+    let side = Side::Receive(Box::new(Receiving::new(args)));
+    Ok(Actor::spawn_linked(None, PageSet, side, supervisor).await?.0)
+}
+
+impl Actor for PageSet {
+    type Msg = PageSetMsg;
+    type State = Side;
+    type Arguments = Side;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<PageSetMsg>,
+        mut side: Side,
+    ) -> Result<Side, ActorProcessingErr> {
+        myself.send_interval(TICK, || PageSetMsg::Tick);
+        match &mut side {
+            Side::Receive(end) => end.start(&myself).await,
+            Side::Send(end) => end.start(&myself).await,
+        }
+        Ok(side)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<PageSetMsg>,
+        message: PageSetMsg,
+        side: &mut Side,
+    ) -> Result<(), ActorProcessingErr> {
+        let over = match side {
+            Side::Receive(end) => end.handle(message, &myself).await,
+            Side::Send(end) => end.handle(message, &myself).await,
+        };
+        if over {
+            myself.stop(None);
+        }
+        Ok(())
+    }
+
+    async fn post_stop(&self, _: ActorRef<PageSetMsg>, side: &mut Side) -> Result<(), ActorProcessingErr> {
+        match side {
+            Side::Receive(end) => end.leave(),
+            Side::Send(end) => end.leave(),
+        }
+        Ok(())
+    }
+}
+
+/// A message without pages.
+fn plain(header: KvHeader) -> Outbound {
+    header.into()
+}
+
+/// Hashes as they travel, of pages `first..first + count` as far as they are full.
+fn hashes(of: &Arc<[PageHash]>, first: u32, count: u32) -> Vec<[u8; 16]> {
+    of.iter().skip(first as usize).take(count as usize).map(|hash| hash.0).collect()
+}
+
+/// Whether pages that have come are those of the sequence, as far as both ends know their hashes.
+fn are_of(known: &Arc<[PageHash]>, first: u32, told: &[[u8; 16]]) -> bool {
+    known.iter().skip(first as usize).zip(told).all(|(ours, theirs)| ours.0 == *theirs)
+}
+
+const fn to_wire(code: RefusalCode) -> kv::RefusalCode {
+    match code {
+        RefusalCode::QueueFull => kv::RefusalCode::QueueFull,
+        RefusalCode::TooLong => kv::RefusalCode::TooLong,
+        RefusalCode::Draining => kv::RefusalCode::Unavailable,
+        RefusalCode::Incompatible => kv::RefusalCode::Fingerprint,
+        RefusalCode::NotThere => kv::RefusalCode::Malformed,
+        RefusalCode::Failed => kv::RefusalCode::Failed,
+    }
+}
+
+const fn from_wire(code: kv::RefusalCode) -> RefusalCode {
+    match code {
+        kv::RefusalCode::QueueFull => RefusalCode::QueueFull,
+        kv::RefusalCode::TooLong => RefusalCode::TooLong,
+        kv::RefusalCode::Unavailable => RefusalCode::Draining,
+        kv::RefusalCode::Fingerprint => RefusalCode::Incompatible,
+        kv::RefusalCode::Malformed => RefusalCode::NotThere,
+        kv::RefusalCode::Failed | kv::RefusalCode::Expired => RefusalCode::Failed,
+    }
+}
+
+const fn of_refusal(refusal: &Refusal) -> RefusalCode {
+    match refusal {
+        Refusal::NeverFits { .. } | Refusal::TooLong { .. } => RefusalCode::TooLong,
+        Refusal::QueueFull { .. } => RefusalCode::QueueFull,
+        Refusal::Malformed(_) => RefusalCode::NotThere,
+        Refusal::Draining => RefusalCode::Draining,
+    }
+}

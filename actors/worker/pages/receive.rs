@@ -1,0 +1,285 @@
+//! The end that takes pages in.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use cluster::kv::{self, ArchivedKvHeader, Inbound, KvHeader, PageBuf};
+use config::ids::{Attempt, RequestId};
+use policies::kv::handoff::{HandoffConfig, Receiver, ReceiverEffect, ReceiverEvent, TransferKey, Wanted};
+use policies::kv::{Fingerprint, PageHash, PageLayout};
+use policies::request::RequestSpec;
+use policies::step::Drawn;
+use ractor::ActorRef;
+use tracing::{debug, warn};
+
+use super::report::{End, report};
+use super::{KvMsg, PageSetMsg, are_of, from_wire, plain};
+use crate::clock;
+use crate::kv::{KvPortMsg, Lane};
+use crate::worker::scheduler::SchedulerMsg;
+
+/// What the receiving end is started with.
+#[derive(Debug)]
+pub(crate) struct ReceiveArgs {
+    pub(crate) key: TransferKey,
+    pub(crate) wanted: Wanted,
+    pub(crate) limits: HandoffConfig,
+    pub(crate) spec: Box<RequestSpec>,
+    /// Where the other worker takes questions.
+    pub(crate) address: String,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) layout: PageLayout,
+    pub(crate) port: ActorRef<KvPortMsg>,
+    pub(crate) scheduler: ActorRef<SchedulerMsg>,
+}
+
+/// The receiving end of one transfer.
+#[derive(Debug)]
+pub(crate) struct Receiving {
+    core: Receiver,
+    args: ReceiveArgs,
+    id: (RequestId, Attempt),
+    hashes: Arc<[PageHash]>,
+    lane: Option<Lane>,
+    /// What the sender is asked for as soon as there is a link.
+    ask: Option<KvHeader>,
+    /// Pages that have come and are not imported yet, by the number of the first.
+    here: VecDeque<(u32, Vec<PageBuf>)>,
+    /// What the last message brought.
+    last: Option<(u32, Vec<Drawn>)>,
+}
+
+impl Receiving {
+    pub(super) fn new(args: ReceiveArgs) -> Self {
+        let core = Receiver::new(args.limits, args.key, args.wanted);
+        let (id, hashes) = ((args.spec.id, args.spec.attempt), args.spec.hashes.clone());
+        Self { core, args, id, hashes, lane: None, ask: None, here: VecDeque::new(), last: None }
+    }
+
+    pub(super) async fn start(&mut self, myself: &ActorRef<PageSetMsg>) {
+        let mut fx = Vec::new();
+        self.core.start(clock::now(), &mut fx);
+        self.carry_out(fx, myself).await;
+    }
+
+    /// Says whether it is over.
+    pub(super) async fn handle(&mut self, message: PageSetMsg, myself: &ActorRef<PageSetMsg>) -> bool {
+        let (now, key) = (clock::now(), self.args.key);
+        let mut fx = Vec::new();
+        match message {
+            PageSetMsg::Linked(Ok(lane)) => {
+                self.lane = Some(lane);
+                if let Some(ask) = self.ask.take() {
+                    self.send(ask, &mut fx).await;
+                }
+            }
+            PageSetMsg::Linked(Err(why)) | PageSetMsg::LinkLost(why) => {
+                debug!(request = %self.id.0, why, "no link to the worker that computes the prompt");
+                self.core.link_lost(now, &mut fx);
+            }
+            PageSetMsg::Message(message) => self.message(*message, &mut fx),
+            PageSetMsg::Imported { first, count, done } => {
+                let event = if done {
+                    ReceiverEvent::Imported { first, count }
+                } else {
+                    ReceiverEvent::ImportFailed { first, count }
+                };
+                self.core.on(now, key, event, &mut fx);
+            }
+            PageSetMsg::Dropped(_) => self.core.cancel(now, &mut fx),
+            PageSetMsg::Tick => {
+                self.core.tick(now, &mut fx);
+                crate::metrics::enforce("handoff", self.core.check());
+            }
+            // Of the other end.
+            PageSetMsg::Submitted(_)
+            | PageSetMsg::Computed { .. }
+            | PageSetMsg::Prefilled(_)
+            | PageSetMsg::Exported { .. } => {}
+        }
+        self.carry_out(fx, myself).await;
+        self.core.has_ended()
+    }
+
+    pub(super) fn leave(&self) {
+        if let Some(lane) = &self.lane {
+            lane.leave(self.args.key.transfer);
+        }
+    }
+
+    fn message(&mut self, message: Inbound, fx: &mut Vec<ReceiverEffect>) {
+        let now = clock::now();
+        let (header, pages) = message.into_parts();
+        let bytes = pages.iter().map(|page| page.len() as u64).sum();
+        let count = pages.len() as u32;
+        let header = header.read();
+        let (transfer, generation) = header.transfer();
+        let key = TransferKey { transfer, generation };
+        let event = match header {
+            ArchivedKvHeader::Accepted { .. } => ReceiverEvent::Accepted,
+            ArchivedKvHeader::Refused { code, why, .. } => {
+                let code = kv::RefusalCode::from(code);
+                warn!(request = %self.id.0, code = code.as_str(), why = why.as_str(), "a worker turned a prompt away");
+                ReceiverEvent::Refused(from_wire(code))
+            }
+            ArchivedKvHeader::Pages { first, hashes, .. } => {
+                let first = first.to_native();
+                if are_of(&self.hashes, first, hashes.as_slice()) {
+                    self.here.push_back((first, pages));
+                    ReceiverEvent::Pages { first, count, bytes }
+                } else {
+                    ReceiverEvent::BadChecksum { first }
+                }
+            }
+            ArchivedKvHeader::Last { tokens, cached, result, first, hashes, .. } => {
+                let first = first.to_native();
+                let drawn = kv::decode_drawn(result.as_slice()).unwrap_or_default();
+                if are_of(&self.hashes, first, hashes.as_slice()) {
+                    let last = ReceiverEvent::Last {
+                        tokens: tokens.to_native(),
+                        first,
+                        count,
+                        bytes,
+                        drawn: !drawn.is_empty(),
+                        ends: self.ends(&drawn),
+                    };
+                    self.here.push_back((first, pages));
+                    self.last.get_or_insert((cached.to_native(), drawn));
+                    last
+                } else {
+                    ReceiverEvent::BadChecksum { first }
+                }
+            }
+            ArchivedKvHeader::Cancel { why, .. } => {
+                debug!(request = %self.id.0, why = why.as_str(), "the other worker has given a transfer up");
+                ReceiverEvent::PeerCancelled
+            }
+            ArchivedKvHeader::Ask { .. }
+            | ArchivedKvHeader::Credit { .. }
+            | ArchivedKvHeader::Ack { .. }
+            | ArchivedKvHeader::Released { .. } => return,
+        };
+        self.core.on(now, key, event, fx);
+        // Pages that the core did not want.
+        let wanted: Vec<u32> = fx
+            .iter()
+            .filter_map(|effect| match effect {
+                ReceiverEffect::Import { first, .. } => Some(*first),
+                _ => None,
+            })
+            .collect();
+        self.here.retain(|(first, _)| wanted.contains(first));
+    }
+
+    /// Whether the request is over with these tokens: by this end's limits, whatever the other one thinks.
+    fn ends(&self, drawn: &[Drawn]) -> bool {
+        let spec = &self.args.spec;
+        !drawn.is_empty()
+            && drawn.iter().all(|d| {
+                let ended = !spec.ignore_end && spec.end_tokens.contains(&d.token);
+                let before = spec.resumed.get(d.seq.choice as usize).map_or(0, |c| c.tokens.len());
+                ended || before + 1 >= spec.max_tokens as usize
+            })
+    }
+
+    async fn carry_out(&mut self, fx: Vec<ReceiverEffect>, myself: &ActorRef<PageSetMsg>) {
+        let mut work = VecDeque::from(fx);
+        while let Some(effect) = work.pop_front() {
+            let mut more = Vec::new();
+            self.effect(effect, &mut more, myself).await;
+            work.extend(more);
+        }
+    }
+
+    async fn effect(
+        &mut self,
+        effect: ReceiverEffect,
+        more: &mut Vec<ReceiverEffect>,
+        myself: &ActorRef<PageSetMsg>,
+    ) {
+        let TransferKey { transfer, generation } = self.args.key;
+        let id = self.id;
+        match effect {
+            ReceiverEffect::Ask { first_page, want_pages, window } => {
+                let now = clock::now();
+                let spec = match kv::encode_spec(now, &self.args.spec) {
+                    Ok(spec) => spec,
+                    Err(e) => {
+                        warn!(request = %id.0, error = %e, "a request cannot be sent to another worker");
+                        return self.core.link_lost(now, more);
+                    }
+                };
+                self.ask = Some(KvHeader::Ask {
+                    transfer,
+                    generation,
+                    fingerprint: self.args.fingerprint.0,
+                    layout: self.args.layout.into(),
+                    first_page,
+                    want_pages,
+                    window,
+                    spec,
+                });
+                let (to, set) = (self.args.address.clone(), myself.clone());
+                if self.args.port.cast(KvPortMsg::Open { to, transfer, set }).is_err() {
+                    self.core.link_lost(now, more);
+                }
+            }
+            ReceiverEffect::Import { first, count } => {
+                let at = self
+                    .here
+                    .iter()
+                    .position(|(begins, pages)| *begins == first && pages.len() as u32 == count);
+                match at.and_then(|at| self.here.remove(at)) {
+                    Some((_, pages)) => {
+                        self.tell(KvMsg::Import { id, first, pages, set: myself.clone() });
+                    }
+                    None => {
+                        let event = ReceiverEvent::ImportFailed { first, count };
+                        self.core.on(clock::now(), self.args.key, event, more);
+                    }
+                }
+            }
+            ReceiverEffect::GrantCredit(pages) => {
+                self.send(KvHeader::Credit { transfer, generation, pages }, more).await;
+            }
+            ReceiverEffect::Commit { tokens, ends, .. } => {
+                let (cached, drawn) = self.last.take().unwrap_or_default();
+                self.tell(KvMsg::Commit { id, tokens, pages: !ends, cached, drawn });
+            }
+            ReceiverEffect::Fallback { valid_pages, why } => {
+                warn!(request = %id.0, why = why.as_str(), valid_pages, "computing a prompt here after all");
+                metrics::counter!(crate::metrics::PD_FALLBACKS, "reason" => why.as_str()).increment(1);
+                let tokens = valid_pages * self.args.layout.page_tokens;
+                self.tell(KvMsg::ComputeHere { id, tokens, why: why.as_str() });
+            }
+            // The scheduler has dropped the request already: that is how this end hears of it.
+            ReceiverEffect::Free => {}
+            ReceiverEffect::Ack => self.send(KvHeader::Ack { transfer, generation }, more).await,
+            ReceiverEffect::CancelPeer(why) => {
+                let why = why.as_str().to_owned();
+                self.send(KvHeader::Cancel { transfer, generation, why }, more).await;
+            }
+            ReceiverEffect::Done(done) => {
+                let peer =
+                    self.lane.as_ref().map_or(self.args.address.clone(), |l| l.peer().worker.to_string());
+                report(End::Receiver, &id.0.to_string(), &peer, &done);
+            }
+        }
+    }
+
+    async fn send(&mut self, header: KvHeader, more: &mut Vec<ReceiverEffect>) {
+        let sent = match &self.lane {
+            Some(lane) => lane.send(plain(header)).await,
+            // There was none yet, so that the other end has nothing to hear.
+            None => return,
+        };
+        if !sent {
+            self.core.link_lost(clock::now(), more);
+        }
+    }
+
+    fn tell(&self, message: KvMsg) {
+        // A scheduler that has ended has taken its requests with it.
+        let _ = self.args.scheduler.cast(SchedulerMsg::Kv(Box::new(message)));
+    }
+}

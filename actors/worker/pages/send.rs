@@ -1,0 +1,280 @@
+//! The end that gives pages out.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use cluster::kv::{self, ArchivedKvHeader, Inbound, KvHeader, Outbound, PageBuf};
+use config::ids::{Attempt, RequestId};
+use policies::kv::PageHash;
+use policies::kv::handoff::{Asked as AskedPages, Sender, SenderEffect, SenderEvent, TransferKey};
+use policies::request::RequestSpec;
+use ractor::ActorRef;
+use tracing::warn;
+
+use super::report::{End, report};
+use super::{KvMsg, PageSetMsg, Prefilled, Provider, hashes, of_refusal, plain, to_wire};
+use crate::clock;
+use crate::kv::{Asked, Lane};
+use crate::worker::scheduler::SchedulerMsg;
+
+/// The sending end of one transfer.
+#[derive(Debug)]
+pub(crate) struct Sending {
+    core: Sender,
+    key: TransferKey,
+    id: (RequestId, Attempt),
+    /// Until it is submitted.
+    spec: Option<Box<RequestSpec>>,
+    first_page: Option<u32>,
+    hashes: Arc<[PageHash]>,
+    lane: Lane,
+    scheduler: ActorRef<SchedulerMsg>,
+    /// Pages that are out of the engine, by number.
+    here: BTreeMap<u32, PageBuf>,
+    prefilled: Option<Box<Prefilled>>,
+}
+
+impl Sending {
+    /// What a question asks for, or why it cannot be answered.
+    pub(super) fn of(provider: &Provider, asked: &Asked) -> Result<Self, (kv::RefusalCode, String)> {
+        let ArchivedKvHeader::Ask {
+            transfer,
+            generation,
+            fingerprint,
+            first_page,
+            want_pages,
+            window,
+            spec,
+            ..
+        } = asked.ask.header()
+        else {
+            return Err((kv::RefusalCode::Malformed, "it is no question".to_owned()));
+        };
+        if *fingerprint != provider.fingerprint.0 {
+            let why = "its model, quantisation or page settings differ".to_owned();
+            return Err((kv::RefusalCode::Fingerprint, why));
+        }
+        let spec = match kv::decode_spec(clock::now(), spec.as_slice()) {
+            Ok(spec) => Box::new(spec),
+            Err(e) => return Err((kv::RefusalCode::Malformed, e.to_string())),
+        };
+        let key = TransferKey { transfer: transfer.to_native(), generation: generation.to_native() };
+        let first_page = first_page.to_native();
+        let wanted = AskedPages {
+            first_page,
+            want_pages: *want_pages,
+            window: window.to_native(),
+            page_tokens: provider.layout.page_tokens,
+            page_bytes: provider.layout.page_bytes() as u64,
+        };
+        Ok(Self {
+            core: Sender::new(provider.limits, key, wanted),
+            key,
+            id: (spec.id, spec.attempt),
+            hashes: spec.hashes.clone(),
+            spec: Some(spec),
+            first_page: want_pages.then_some(first_page),
+            lane: asked.lane.clone(),
+            scheduler: provider.scheduler.clone(),
+            here: BTreeMap::new(),
+            prefilled: None,
+        })
+    }
+
+    pub(super) fn lane(&self) -> Lane {
+        self.lane.clone()
+    }
+
+    pub(super) const fn key(&self) -> TransferKey {
+        self.key
+    }
+
+    pub(super) async fn start(&mut self, myself: &ActorRef<PageSetMsg>) {
+        let mut fx = Vec::new();
+        self.core.asked(clock::now(), &mut fx);
+        self.carry_out(fx, myself).await;
+    }
+
+    /// Says whether it is over.
+    pub(super) async fn handle(&mut self, message: PageSetMsg, myself: &ActorRef<PageSetMsg>) -> bool {
+        let (now, key) = (clock::now(), self.key);
+        let mut fx = Vec::new();
+        match message {
+            PageSetMsg::Submitted(result) => {
+                let event = match &result {
+                    Ok(pace) => {
+                        self.core.pace(pace.least, pace.most);
+                        SenderEvent::Submitted
+                    }
+                    Err(refusal) => SenderEvent::RefusedLocally(of_refusal(refusal)),
+                };
+                self.core.on(now, key, event, &mut fx);
+            }
+            PageSetMsg::Computed { full, pages } => {
+                self.here.extend(pages);
+                self.core.on(now, key, SenderEvent::Computed { pages: full }, &mut fx);
+            }
+            PageSetMsg::Prefilled(mut prefilled) => {
+                self.here.extend(std::mem::take(&mut prefilled.pages));
+                let event = SenderEvent::Prefilled { tokens: prefilled.tokens, ends: prefilled.ends };
+                self.prefilled = Some(prefilled);
+                self.core.on(now, key, event, &mut fx);
+            }
+            PageSetMsg::Exported { first, count, pages } => {
+                let event = match pages {
+                    Some(pages) => {
+                        self.here.extend((first..).zip(pages));
+                        SenderEvent::Exported { first, count }
+                    }
+                    None => SenderEvent::ExportFailed { first, count },
+                };
+                self.core.on(now, key, event, &mut fx);
+            }
+            PageSetMsg::Message(message) => self.message(&message, &mut fx),
+            PageSetMsg::Linked(_) => {}
+            PageSetMsg::LinkLost(_) => self.core.link_lost(&mut fx),
+            PageSetMsg::Dropped(reason) => {
+                if let Some(reason) = reason {
+                    warn!(request = %self.id.0, reason, "a prompt for another worker failed");
+                    let event = SenderEvent::RefusedLocally(policies::kv::handoff::RefusalCode::Failed);
+                    self.core.on(now, key, event, &mut fx);
+                } else {
+                    self.core.cancel(&mut fx);
+                }
+            }
+            PageSetMsg::Tick => {
+                self.core.tick(now, &mut fx);
+                crate::metrics::enforce("handoff", self.core.check());
+            }
+            // Of the other end.
+            PageSetMsg::Imported { .. } => {}
+        }
+        self.carry_out(fx, myself).await;
+        self.core.has_ended()
+    }
+
+    pub(super) fn leave(&self) {
+        self.lane.leave(self.key.transfer);
+    }
+
+    fn message(&mut self, message: &Inbound, fx: &mut Vec<SenderEffect>) {
+        let header = message.header();
+        let (transfer, generation) = header.transfer();
+        let event = match header {
+            ArchivedKvHeader::Credit { pages, .. } => SenderEvent::Credit { pages: pages.to_native() },
+            ArchivedKvHeader::Ack { .. } => SenderEvent::Ack,
+            ArchivedKvHeader::Cancel { .. } => SenderEvent::PeerCancelled,
+            ArchivedKvHeader::Ask { .. }
+            | ArchivedKvHeader::Accepted { .. }
+            | ArchivedKvHeader::Refused { .. }
+            | ArchivedKvHeader::Pages { .. }
+            | ArchivedKvHeader::Last { .. }
+            | ArchivedKvHeader::Released { .. } => return,
+        };
+        self.core.on(clock::now(), TransferKey { transfer, generation }, event, fx);
+    }
+
+    async fn carry_out(&mut self, fx: Vec<SenderEffect>, myself: &ActorRef<PageSetMsg>) {
+        let mut work = VecDeque::from(fx);
+        while let Some(effect) = work.pop_front() {
+            let mut more = Vec::new();
+            self.effect(effect, &mut more, myself).await;
+            work.extend(more);
+        }
+    }
+
+    async fn effect(
+        &mut self,
+        effect: SenderEffect,
+        more: &mut Vec<SenderEffect>,
+        myself: &ActorRef<PageSetMsg>,
+    ) {
+        let TransferKey { transfer, generation } = self.key;
+        let (now, id) = (clock::now(), self.id);
+        match effect {
+            SenderEffect::Submit => {
+                let Some(spec) = self.spec.take() else { return };
+                let (first_page, set) = (self.first_page, myself.clone());
+                self.tell(KvMsg::Prefill { spec, first_page, set });
+            }
+            SenderEffect::Accept => self.send(plain(KvHeader::Accepted { transfer, generation }), more).await,
+            SenderEffect::Refuse(code) => {
+                let (code, why) = (to_wire(code), code.as_str().to_owned());
+                self.send(plain(KvHeader::Refused { transfer, generation, code, why }), more).await;
+            }
+            SenderEffect::Export { first, count } => {
+                if (first..first + count).all(|page| self.here.contains_key(&page)) {
+                    self.core.on(now, self.key, SenderEvent::Exported { first, count }, more);
+                } else {
+                    self.tell(KvMsg::Export { id, first, count, set: myself.clone() });
+                }
+            }
+            SenderEffect::SendPages { first, count } => {
+                let pages = self.take(first, count);
+                let hashes = hashes(&self.hashes, first, count);
+                let checksums = Vec::new();
+                let header = KvHeader::Pages { transfer, generation, first, checksums, hashes };
+                self.send_pages(Outbound { header, pages }, first, count, more).await;
+            }
+            SenderEffect::SendLast { first, count, tokens } => {
+                let pages = self.take(first, count);
+                let Some(prefilled) = self.prefilled.take() else { return };
+                let result = match kv::encode_drawn(&prefilled.drawn) {
+                    Ok(result) => result,
+                    Err(e) => {
+                        warn!(request = %id.0, error = %e, "first tokens cannot be sent");
+                        return self.core.cancel(more);
+                    }
+                };
+                let header = KvHeader::Last {
+                    transfer,
+                    generation,
+                    tokens,
+                    cached: prefilled.cached,
+                    result,
+                    first,
+                    checksums: Vec::new(),
+                    hashes: hashes(&self.hashes, first, count),
+                };
+                self.send_pages(Outbound { header, pages }, first, count, more).await;
+            }
+            SenderEffect::Release => {
+                self.here.clear();
+                self.tell(KvMsg::Release(id));
+            }
+            SenderEffect::CancelPeer(why) => {
+                let why = why.as_str().to_owned();
+                self.send(plain(KvHeader::Cancel { transfer, generation, why }), more).await;
+            }
+            SenderEffect::Done(done) => {
+                report(End::Sender, &id.0.to_string(), &self.lane.peer().worker.to_string(), &done);
+            }
+        }
+    }
+
+    /// Takes pages to send, and forgets those before.
+    fn take(&mut self, first: u32, count: u32) -> Vec<PageBuf> {
+        let mut pages = self.here.split_off(&first);
+        self.here = pages.split_off(&(first + count));
+        pages.into_values().collect()
+    }
+
+    async fn send_pages(&mut self, message: Outbound, first: u32, count: u32, more: &mut Vec<SenderEffect>) {
+        let (bytes, begun) = (message.body_bytes() as u64, Instant::now());
+        self.send(message, more).await;
+        self.tell(KvMsg::Sent { bytes, took: begun.elapsed() });
+        self.core.on(clock::now(), self.key, SenderEvent::Sent { first, count }, more);
+    }
+
+    async fn send(&mut self, message: Outbound, more: &mut Vec<SenderEffect>) {
+        if !self.lane.send(message).await {
+            self.core.link_lost(more);
+        }
+    }
+
+    fn tell(&self, message: KvMsg) {
+        // A scheduler that has ended has taken its requests with it.
+        let _ = self.scheduler.cast(SchedulerMsg::Kv(Box::new(message)));
+    }
+}

@@ -1,0 +1,514 @@
+//! Transfers of KV pages, as the scheduler carries them out: which page sets there are, and what they get done to pages.
+//!
+//! Imports and exports go to the engine from here, in one order with the steps, so that a page is never written for one
+//! sequence after it was planned for another. Pages that a step has filled leave the engine before the next step begins:
+//! later they would wait for all of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use cluster::kv::{PageBuf, PageFill, PagePool};
+use config::ids::{Attempt, PageId, RequestId, WorkerId};
+use engine::KvInfo;
+use engine::host::EngineHost;
+use policies::batch::{Batch, KvWork, Refusal};
+use policies::kv::Fingerprint;
+use policies::kv::handoff::chunking::{ChunkLimits, Chunking, Rates};
+use policies::kv::handoff::{Expected, HandoffConfig, TransferKey, Wanted};
+use policies::placement::KvPeer;
+use policies::request::RequestSpec;
+use policies::time::{Span, Time};
+use ractor::{ActorCell, ActorId, ActorRef};
+use tracing::error;
+
+use super::SchedulerMsg;
+use crate::kv::KvPortMsg;
+use crate::worker::pages::{self, KvMsg, Pace, PageSetMsg, Prefilled, Provider, ReceiveArgs};
+use fetches::Fetches;
+
+mod fetches;
+
+/// Fewer tokens than this many pages hold are computed where they are needed: that takes less than asking.
+const LEAST_PAGES: u32 = 2;
+
+/// Steps with fewer tokens say nothing about the speed of prefill.
+const TELLING_TOKENS: usize = 32;
+
+type Id = (RequestId, Attempt);
+
+/// Pages by their number in the sequence.
+type Numbered = Vec<(u32, PageId)>;
+
+/// The worker's part of the cluster's KV links.
+#[derive(Clone, Debug)]
+pub struct KvSide {
+    /// Makes links.
+    pub port: ActorRef<KvPortMsg>,
+    /// Whose page sets are under.
+    pub supervisor: ActorCell,
+    /// Limits of both ends.
+    pub limits: HandoffConfig,
+    /// What is assumed of this machine until it is measured.
+    pub rates: Rates,
+    /// Buffers for pages on their way out.
+    pub buffers: usize,
+}
+
+/// The transfers of one scheduler.
+#[derive(Debug)]
+pub(super) struct Transfers {
+    side: Option<KvSide>,
+    scheduler: ActorRef<SchedulerMsg>,
+    kv: KvInfo,
+    fingerprint: Fingerprint,
+    /// No more than this many buffers are used for pages that nobody has asked for yet.
+    ahead: usize,
+    pool: PagePool,
+    entries: BTreeMap<Id, Entry>,
+    chunking: Chunking,
+    last: u64,
+    fetches: Fetches,
+    /// Page sets to start.
+    starting: Vec<(Id, ReceiveArgs)>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    /// The request waits for its pages here.
+    Waiting { spec: Box<RequestSpec>, peer: KvPeer },
+    /// It has them, and their content comes.
+    Receiving { set: Option<ActorRef<PageSetMsg>>, table: Vec<PageId> },
+    /// It is computed for another worker.
+    Sending {
+        set: ActorRef<PageSetMsg>,
+        table: Vec<PageId>,
+        /// The next page that the page set is given; none where no page is wanted.
+        next: Option<u32>,
+    },
+}
+
+impl Entry {
+    const fn set(&self) -> Option<&ActorRef<PageSetMsg>> {
+        match self {
+            Self::Waiting { .. } => None,
+            Self::Receiving { set, .. } => set.as_ref(),
+            Self::Sending { set, .. } => Some(set),
+        }
+    }
+}
+
+/// A buffer on its way through the engine.
+struct Out(PageFill);
+
+impl AsMut<[u8]> for Out {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+/// A page on its way into the engine.
+struct In(PageBuf);
+
+impl AsRef<[u8]> for In {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Transfers {
+    pub(super) fn new(
+        side: Option<KvSide>,
+        scheduler: ActorRef<SchedulerMsg>,
+        kv: KvInfo,
+        fingerprint: Fingerprint,
+        budget_tokens: u32,
+    ) -> Self {
+        let page_bytes = kv.layout.page_bytes();
+        let buffers = side.as_ref().map_or(0, |side| side.buffers);
+        let limits = ChunkLimits {
+            page_tokens: kv.layout.page_tokens,
+            page_bytes: page_bytes as u64,
+            budget_tokens,
+            message_pages: side.as_ref().map_or(1, |side| side.limits.pages_per_message),
+        };
+        let rates = side.as_ref().map_or(Rates { compute: 1.0, link: 1.0 }, |side| side.rates);
+        Self {
+            side,
+            scheduler,
+            kv,
+            fingerprint,
+            ahead: buffers / 2,
+            pool: PagePool::new(page_bytes, buffers, buffers),
+            entries: BTreeMap::new(),
+            chunking: Chunking::new(limits, rates),
+            last: 0,
+            fetches: Fetches::default(),
+            starting: Vec::new(),
+        }
+    }
+
+    /// Another port makes the links from now on.
+    pub(super) fn set_port(&mut self, port: ActorRef<KvPortMsg>) {
+        if let Some(side) = &mut self.side {
+            side.port = port;
+        }
+        self.serve();
+    }
+
+    /// Answers other workers from now on.
+    pub(super) fn serve(&self) {
+        let Some(side) = &self.side else { return };
+        let provider = Provider {
+            scheduler: self.scheduler.clone(),
+            supervisor: side.supervisor.clone(),
+            fingerprint: self.fingerprint,
+            layout: self.kv.layout,
+            limits: side.limits,
+        };
+        // A port that has failed is started again, and then told.
+        let _ = side.port.cast(KvPortMsg::Serve(Some(provider)));
+    }
+
+    /// Submits a request, whose prompt the worker at `peer` is to compute.
+    pub(super) fn submit(
+        &mut self,
+        core: &mut Batch,
+        now: Time,
+        spec: RequestSpec,
+        peer: Option<KvPeer>,
+    ) -> Result<(), Refusal> {
+        let Some(peer) = peer.filter(|_| self.side.is_some()) else { return core.submit(now, spec) };
+        // A request that was moved here lacks little, and is waited for.
+        let moved = spec.resumed.iter().any(|choice| !choice.tokens.is_empty());
+        let pages = if moved { 1 } else { LEAST_PAGES };
+        let (id, least) = ((spec.id, spec.attempt), pages * self.kv.layout.page_tokens);
+        let kept = Box::new(spec.clone());
+        core.submit_received(now, spec, least)?;
+        self.entries.insert(id, Entry::Waiting { spec: kept, peer });
+        Ok(())
+    }
+
+    /// A step has ended.
+    pub(super) fn stepped(&mut self, tokens: usize, took: Span) {
+        if tokens >= TELLING_TOKENS {
+            self.chunking.computed(u32::try_from(tokens).unwrap_or(u32::MAX), took);
+        }
+    }
+
+    /// Carries out what the scheduler's core has to say about transfers.
+    pub(super) fn news(&mut self, core: &mut Batch, host: &EngineHost, now: Time, worker: &WorkerId) {
+        let mut work = Vec::new();
+        loop {
+            core.take_kv_work(&mut work);
+            if work.is_empty() {
+                return;
+            }
+            let mut news = work.drain(..).peekable();
+            while let Some(item) = news.next() {
+                // What the last step of a prompt has filled goes with the end of it.
+                match (&item, news.peek()) {
+                    (
+                        KvWork::Computed { request, attempt, first, pages },
+                        Some(KvWork::Prefilled { request: then, attempt: also, .. }),
+                    ) if (request, attempt) == (then, also) => {
+                        self.add((*request, *attempt), *first, pages);
+                    }
+                    _ => self.hear(item, core, host, now, worker),
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, news: KvWork, core: &mut Batch, host: &EngineHost, now: Time, worker: &WorkerId) {
+        match news {
+            KvWork::Reserved { request, attempt, pages, cached, tokens } => {
+                let id = (request, attempt);
+                let Some(Entry::Waiting { spec, peer }) = self.entries.remove(&id) else {
+                    core.compute_here(now, request, attempt, 0);
+                    return;
+                };
+                let page_tokens = self.kv.layout.page_tokens;
+                if self.fetches.has(id) && cached / page_tokens >= tokens / page_tokens {
+                    // Every full page is here.
+                    self.end_fetch(core, now, id, cached, Ok(()));
+                    return;
+                }
+                self.entries.insert(id, Entry::Receiving { set: None, table: pages });
+                self.ask(id, spec, peer, cached, tokens, worker);
+            }
+            KvWork::NotNeeded { request, attempt } => _ = self.entries.remove(&(request, attempt)),
+            KvWork::Computed { request, attempt, first, pages } => {
+                self.computed((request, attempt), first, &pages, host);
+            }
+            KvWork::Prefilled { request, attempt, computed, cached, tail, drawn, ends } => {
+                let prefilled = Prefilled { tokens: computed, cached, ends, drawn, pages: Vec::new() };
+                self.prefilled((request, attempt), prefilled, tail.filter(|_| !ends), host);
+            }
+            KvWork::Dropped { request, attempt, reason } => {
+                let why = reason.clone().unwrap_or_else(|| "it was called off".to_owned());
+                self.fetches.end((request, attempt), Err(why));
+                if let Some(set) = self.entries.remove(&(request, attempt)).as_ref().and_then(Entry::set) {
+                    // One that has ended has dropped it itself.
+                    let _ = set.cast(PageSetMsg::Dropped(reason));
+                }
+            }
+        }
+    }
+
+    fn ask(
+        &mut self,
+        id: Id,
+        spec: Box<RequestSpec>,
+        peer: KvPeer,
+        cached: u32,
+        tokens: u32,
+        worker: &WorkerId,
+    ) {
+        let Some(side) = &self.side else { return };
+        self.last += 1;
+        let page_tokens = self.kv.layout.page_tokens;
+        // What ends with its first token in any case needs no pages.
+        let done = spec.resumed.iter().map(|choice| choice.tokens.len()).max().unwrap_or(0);
+        let wanted = Wanted {
+            tokens: Expected::Exactly(tokens),
+            page_tokens,
+            cached_pages: cached / page_tokens,
+            pages: spec.max_tokens as usize > done + 1,
+        };
+        let args = ReceiveArgs {
+            key: TransferKey { transfer: self.last, generation: worker.incarnation },
+            wanted,
+            limits: side.limits,
+            spec,
+            address: peer.address,
+            fingerprint: self.fingerprint,
+            layout: self.kv.layout,
+            port: side.port.clone(),
+            scheduler: self.scheduler.clone(),
+        };
+        self.starting.push((id, args));
+    }
+
+    /// Starts the page sets that are due.
+    pub(super) async fn start(&mut self, core: &mut Batch, now: Time) {
+        for (id, args) in std::mem::take(&mut self.starting) {
+            let Some(side) = &self.side else { return };
+            match pages::receive(args, side.supervisor.clone()).await {
+                Ok(started) => {
+                    if let Some(Entry::Receiving { set, .. }) = self.entries.get_mut(&id) {
+                        *set = Some(started);
+                    }
+                }
+                Err(e) => {
+                    error!(request = %id.0, error = %e, "a page set does not start");
+                    self.compute_here(core, now, id, 0, "no page set");
+                }
+            }
+        }
+    }
+
+    /// Adds pages to a block table.
+    fn add(&mut self, id: Id, first: u32, pages: &[PageId]) {
+        if let Some(Entry::Sending { table, .. }) = self.entries.get_mut(&id) {
+            table.truncate(first as usize);
+            table.extend(pages);
+        }
+    }
+
+    fn computed(&mut self, id: Id, first: u32, pages: &[PageId], host: &EngineHost) {
+        self.add(id, first, pages);
+        let Some((set, numbered)) = self.unsent(id) else { return };
+        let full = first + pages.len() as u32;
+        let there = move |pages| {
+            // A page set that has ended needs no pages.
+            let _ = set.cast(PageSetMsg::Computed { full, pages });
+        };
+        self.export_ahead(numbered, host, there);
+    }
+
+    fn prefilled(&mut self, id: Id, mut prefilled: Prefilled, tail: Option<PageId>, host: &EngineHost) {
+        if let Some(Entry::Sending { table, .. }) = self.entries.get_mut(&id) {
+            table.extend(tail);
+        }
+        let Some((set, mut numbered)) = self.unsent(id) else { return };
+        if prefilled.ends {
+            numbered.clear();
+        }
+        let there = move |pages| {
+            prefilled.pages = pages;
+            // As above.
+            let _ = set.cast(PageSetMsg::Prefilled(Box::new(prefilled)));
+        };
+        self.export_ahead(numbered, host, there);
+    }
+
+    /// The page set of a prompt for another worker, and the pages that it has not been given yet.
+    fn unsent(&mut self, id: Id) -> Option<(ActorRef<PageSetMsg>, Numbered)> {
+        let Some(Entry::Sending { set, table, next }) = self.entries.get_mut(&id) else { return None };
+        let Some(next) = next else { return Some((set.clone(), Vec::new())) };
+        let first = std::mem::replace(next, (*next).max(table.len() as u32));
+        let pages = table.get(first as usize..).unwrap_or_default();
+        Some((set.clone(), (first..).zip(pages.iter().copied()).collect()))
+    }
+
+    /// Reads pages that nobody has asked for yet, while there are buffers to spare; none otherwise, and they are asked for
+    /// later.
+    fn export_ahead(
+        &self,
+        pages: Numbered,
+        host: &EngineHost,
+        there: impl FnOnce(Vec<(u32, PageBuf)>) + Send + 'static,
+    ) {
+        match self.fill(&pages, self.ahead) {
+            Some(buffers) if !pages.is_empty() => {
+                export(host, pages, buffers, move |pages| there(pages.unwrap_or_default()));
+            }
+            _ => there(Vec::new()),
+        }
+    }
+
+    /// Buffers for some pages, as long as fewer than `most` are in use.
+    fn fill(&self, pages: &[(u32, PageId)], most: usize) -> Option<Vec<Out>> {
+        if self.pool.out() + pages.len() > most {
+            return None;
+        }
+        pages.iter().map(|_| self.pool.try_take().map(Out)).collect()
+    }
+
+    /// Does what a page set asks for.
+    pub(super) fn handle(&mut self, message: KvMsg, core: &mut Batch, host: &EngineHost, now: Time) {
+        match message {
+            KvMsg::Prefill { spec, first_page, set } => {
+                let id = (spec.id, spec.attempt);
+                let tokens = u32::try_from(spec.prompt.len()).unwrap_or(u32::MAX);
+                core.set_transfer_chunk(self.chunking.next_tokens(tokens));
+                let result = core.submit_prefill(now, *spec).map(|()| Pace {
+                    least: self.chunking.flush_pages(),
+                    most: self.chunking.message_pages(tokens),
+                });
+                if result.is_ok() {
+                    let entry = Entry::Sending { set: set.clone(), table: Vec::new(), next: first_page };
+                    self.entries.insert(id, entry);
+                }
+                // A page set that has ended meanwhile has asked for the release too.
+                let _ = set.cast(PageSetMsg::Submitted(result));
+            }
+            KvMsg::Export { id, first, count, set } => self.export(id, first, count, &set, host),
+            KvMsg::Import { id, first, pages, set } => self.import(id, first, pages, &set, host),
+            KvMsg::Commit { id, tokens, pages, .. } if self.fetches.has(id) => {
+                let result = if pages { Ok(()) } else { Err("the request is about to end".to_owned()) };
+                self.end_fetch(core, now, id, if pages { tokens } else { 0 }, result);
+            }
+            KvMsg::Commit { id, tokens, pages, cached, drawn } => {
+                self.entries.remove(&id);
+                if !core.received(now, id.0, id.1, pages, cached, &drawn) {
+                    core.compute_here(now, id.0, id.1, if pages { tokens } else { 0 });
+                }
+            }
+            KvMsg::ComputeHere { id, tokens, why } => self.compute_here(core, now, id, tokens, why),
+            KvMsg::Release(id) => {
+                self.entries.remove(&id);
+                core.cancel(now, id.0, id.1);
+            }
+            KvMsg::Sent { bytes, took } => self.sent(bytes, took),
+            KvMsg::SetGone(actor) => self.set_gone(actor, core, now),
+        }
+    }
+
+    fn sent(&mut self, bytes: u64, took: Duration) {
+        if bytes > 0 {
+            self.chunking.sent(bytes, took.into());
+        }
+    }
+
+    fn export(&self, id: Id, first: u32, count: u32, set: &ActorRef<PageSetMsg>, host: &EngineHost) {
+        let table = match self.entries.get(&id) {
+            Some(Entry::Sending { table, .. }) => table.get(first as usize..(first + count) as usize),
+            _ => None,
+        };
+        let numbered: Option<Numbered> = table.map(|pages| (first..).zip(pages.iter().copied()).collect());
+        let set = set.clone();
+        let there = move |pages: Option<Vec<PageBuf>>| {
+            // A page set that has ended needs no pages.
+            let _ = set.cast(PageSetMsg::Exported { first, count, pages });
+        };
+        let buffers = numbered.and_then(|pages| Some((self.fill(&pages, usize::MAX)?, pages)));
+        match buffers {
+            Some((buffers, pages)) => export(host, pages, buffers, move |pages| {
+                there(pages.map(|pages| pages.into_iter().map(|(_, page)| page).collect()));
+            }),
+            None => there(None),
+        }
+    }
+
+    /// Only into pages that the request still has: they may be somebody else's since the page set has asked.
+    fn import(&self, id: Id, first: u32, pages: Vec<PageBuf>, set: &ActorRef<PageSetMsg>, host: &EngineHost) {
+        let count = pages.len() as u32;
+        let table = match self.entries.get(&id) {
+            Some(Entry::Receiving { table, .. }) => table.get(first as usize..(first + count) as usize),
+            _ => None,
+        };
+        let set = set.clone();
+        let there = move |done: bool| {
+            // A page set that has ended does not care.
+            let _ = set.cast(PageSetMsg::Imported { first, count, done });
+        };
+        match table {
+            Some(table) => {
+                let pages = table.iter().copied().zip(pages.into_iter().map(In)).collect();
+                host.import(pages, move |result| there(result.is_ok()));
+            }
+            None => there(false),
+        }
+    }
+
+    /// A page set has ended without having said what becomes of its request.
+    fn set_gone(&mut self, actor: ActorId, core: &mut Batch, now: Time) {
+        let is = |entry: &Entry| entry.set().is_some_and(|set| set.get_id() == actor);
+        let Some(id) = self.entries.iter().find(|(_, entry)| is(entry)).map(|(id, _)| *id) else { return };
+        match self.entries.get(&id) {
+            Some(Entry::Sending { .. }) => {
+                self.entries.remove(&id);
+                core.cancel(now, id.0, id.1);
+            }
+            _ => self.compute_here(core, now, id, 0, "its page set failed"),
+        }
+    }
+
+    /// Nothing more comes for a request: it is computed here, unless its pages were all that was wanted.
+    fn compute_here(&mut self, core: &mut Batch, now: Time, id: Id, tokens: u32, why: &str) {
+        if self.fetches.has(id) {
+            return self.end_fetch(core, now, id, tokens, Err(why.to_owned()));
+        }
+        self.entries.remove(&id);
+        core.compute_here(now, id.0, id.1, tokens);
+    }
+}
+
+/// The requests are gone with the scheduler.
+impl Drop for Transfers {
+    fn drop(&mut self) {
+        for set in self.entries.values().filter_map(Entry::set) {
+            // One that has ended knows.
+            let _ = set.cast(PageSetMsg::Dropped(None));
+        }
+    }
+}
+
+fn export(
+    host: &EngineHost,
+    pages: Numbered,
+    buffers: Vec<Out>,
+    there: impl FnOnce(Option<Vec<(u32, PageBuf)>>) + Send + 'static,
+) {
+    let (numbers, ids): (Vec<u32>, Vec<PageId>) = pages.into_iter().unzip();
+    host.export(ids.into_iter().zip(buffers).collect(), move |result| match result {
+        Ok(filled) => {
+            there(Some(numbers.into_iter().zip(filled.into_iter().map(|out| out.0.freeze())).collect()));
+        }
+        Err(e) => {
+            error!(error = %e, "pages cannot be read");
+            there(None);
+        }
+    });
+}
