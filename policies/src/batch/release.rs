@@ -142,6 +142,7 @@ impl Batch {
         let choice =
             if seq.joint { request.joint_choices().next().unwrap_or(seq.choice) } else { seq.choice };
         self.effects.push(BatchEffect::Preempted { seq: request.seq_key(choice), dropped });
+        self.recall_pages(owner);
         self.watch_deadline(owner);
         pages
     }

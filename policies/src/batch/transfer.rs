@@ -57,7 +57,8 @@ pub enum KvWork {
         /// Its attempt.
         attempt: Attempt,
     },
-    /// Further pages are full, and will not change.
+    /// Further pages are full, and will not change. From the first page on, without any: those told before were lost to
+    /// others, and are told anew as they are computed again.
     Computed {
         /// The request.
         request: RequestId,
@@ -333,6 +334,16 @@ impl Batch {
                 first,
                 pages: seq.pages[first as usize..full as usize].to_vec(),
             });
+        }
+    }
+
+    /// A sequence has lost its pages: what was told of them no longer holds.
+    pub(super) fn recall_pages(&mut self, owner: Key) {
+        let request = &mut self.requests[owner];
+        let Transfer::Send { reported } = &mut request.transfer else { return };
+        if std::mem::take(reported) > 0 {
+            let (request, attempt) = (request.spec.id, request.spec.attempt);
+            self.kv_work.push(KvWork::Computed { request, attempt, first: 0, pages: Vec::new() });
         }
     }
 

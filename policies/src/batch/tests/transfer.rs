@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use config::ids::{Attempt, PageId};
 
-use super::driver::{Driver, Id, config, id, prompt, request};
+use super::driver::{Driver, Id, Received, config, id, prompt, request};
 use crate::batch::{BatchConfig, KvWork};
 use crate::request::{RequestSpec, ResumedChoice};
 use crate::rng::Rng;
@@ -243,6 +243,43 @@ fn b57_a_small_receiver_serves_everybody() {
     specs.iter().for_each(|spec| pair.add(spec));
     pair.run();
     specs.iter().for_each(|spec| pair.d.expect_complete(spec));
+}
+
+/// A prompt for another worker that gives up its pages is told anew: its pages are others then.
+#[test]
+fn a_prompt_for_another_worker_that_is_pushed_out_is_told_anew() {
+    let config = BatchConfig { watermark: 0.0, ..limits(12) };
+    let mut p = Driver::new(&config);
+    let first = request(&config, 1, &prompt(1, 2 * PAGE), 8 * PAGE);
+    p.add(&first);
+    (0..2).for_each(|_| _ = p.step().unwrap());
+    let spec = request(&config, 2, &prompt(2, 8 * PAGE), 5);
+    p.add_prefill(&spec).unwrap();
+    p.received.insert(id(&spec), Received::default());
+    p.batch.set_transfer_chunk(1);
+    let (mut table, mut recalled, mut ends): (Vec<PageId>, u32, bool) = Default::default();
+    let mut last: Vec<PageId> = Vec::new();
+    for _ in 0..200 {
+        let Some(plan) = p.step() else { break };
+        let of_it = plan.slices.iter().find(|slice| slice.seq.request == spec.id);
+        last = of_it.map_or(last, |slice| slice.block_table.clone());
+        for work in p.kv_work() {
+            match work {
+                KvWork::Computed { first, pages, .. } => {
+                    recalled += u32::from(pages.is_empty());
+                    table.truncate(first as usize);
+                    table.extend(pages);
+                }
+                KvWork::Prefilled { .. } => ends = true,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(ends && recalled >= 1, "it was pushed out {recalled} times");
+    assert_eq!(table, last, "what was told is where it is");
+    p.expect_complete(&first);
+    p.cancel(id(&spec));
+    p.expect_idle();
 }
 
 /// A sequence that is being generated goes on elsewhere, with the very tokens, whenever it is moved.
