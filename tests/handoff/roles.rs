@@ -148,7 +148,9 @@ fn a_worker_finishes_what_it_has_before_its_role_changes() {
     }
     until_role(&pd, "u2", "prefill");
     assert_eq!(pd["u2"].figure(SWITCHES), 1.0);
-    assert_eq!(set_role(&pd, "g1", "u2", "prefill"), (json!("prefill"), Value::Null));
+    // The gateway hears of it a moment later than the controller.
+    let is_prefill = || set_role(&pd, "g1", "u2", "prefill") == (json!("prefill"), Value::Null);
+    wait_for("g1 to know the new role", || is_prefill().then_some(()));
     pd.assert_idle(&["c1", "g1", "u1", "u2"]);
 }
 
