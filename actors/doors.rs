@@ -5,6 +5,8 @@
 //! is sealed into a parcel for its port. Sessions and schedulers are local to their role and are addressed by request
 //! id through its door.
 
+use std::sync::Arc;
+
 use cluster::wire::{ModelAd, ToController, ToGateway, ToWorker};
 use config::GatewayConfig;
 use config::ids::{NodeId, PolicyName, WorkerId};
@@ -17,6 +19,8 @@ use ractor::RpcReplyPort;
 use ractor_cluster::RactorMessage;
 
 use crate::controller::consulted::Maker;
+use crate::gateway::auth::Keys;
+use crate::worker::orderer::Orders;
 
 mod directory;
 mod ports;
@@ -40,6 +44,8 @@ pub enum GatewayMsg {
     Tick,
     /// `[gateway]` from now on.
     SetLimits(GatewayConfig),
+    /// Whose requests are taken from now on.
+    SetKeys(Arc<Keys>),
     /// Takes no new requests; those under way go on.
     Drain,
 }
@@ -122,6 +128,8 @@ pub enum WorkerMsg {
     Renew,
     /// Take nothing new; finish what is there.
     Drain,
+    /// Go by these policies from now on, or say why not and go on as before.
+    SetOrders(Orders, RpcReplyPort<Result<(), String>>),
     /// Asks for figures.
     Observe(RpcReplyPort<WorkerStats>),
 }

@@ -5,6 +5,7 @@
 //! that fails ends alone: its client gets an error, its work is cancelled, its booking released.
 
 mod assemble;
+pub mod auth;
 mod collect;
 mod door;
 pub(crate) mod error;
@@ -36,6 +37,7 @@ use crate::admin::Control;
 use crate::doors::{Doors, GatewayMsg};
 use crate::supervise::{TaskKind, spawn};
 
+use self::auth::Keys;
 use self::door::{Root, RootArgs};
 use self::models::Models;
 use self::sessions::Sessions;
@@ -71,6 +73,8 @@ pub struct GatewayArgs {
     pub metrics: RenderMetrics,
     /// For `/readiness` and `/health`.
     pub trouble: Trouble,
+    /// Whose requests are taken.
+    pub keys: Keys,
 }
 
 impl fmt::Debug for GatewayArgs {
@@ -111,6 +115,7 @@ pub(crate) struct Shared {
     pub(crate) doors: Doors,
     pub(crate) http: HttpConfig,
     limits: RwLock<Arc<GatewayConfig>>,
+    keys: RwLock<Arc<Keys>>,
     pub(crate) ids: RequestIds,
     pub(crate) models: Models,
     pub(crate) sessions: Sessions,
@@ -147,6 +152,16 @@ impl Shared {
         *self.limits.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(limits);
     }
 
+    /// The API keys as they count now.
+    pub(crate) fn keys(&self) -> Arc<Keys> {
+        self.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The API keys from now on; requests under way go on.
+    pub(crate) fn set_keys(&self, keys: Arc<Keys>) {
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
+    }
+
     /// The door, under which sessions are started.
     pub(crate) fn door(&self) -> Option<ActorRef<GatewayMsg>> {
         self.door.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -171,6 +186,7 @@ impl Gateway {
             in_work: Arc::new(Semaphore::new(args.http.max_concurrent_requests.min(Semaphore::MAX_PERMITS))),
             http: args.http,
             limits: RwLock::new(Arc::new(args.gateway)),
+            keys: RwLock::new(Arc::new(args.keys)),
             ids: RequestIds::new(args.incarnation),
             models: Models::default(),
             sessions: Sessions::new(args.doors.clone()),

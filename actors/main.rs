@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use actors::{models, node, status, telemetry};
+use actors::{gateway, models, node, status, telemetry};
 use anyhow::{Context, Result};
 use config::{Cli, Command, Config, Environment};
 
@@ -55,6 +55,10 @@ fn run(cli: &Cli, config: Config, environment: &Environment) -> Result<ExitCode>
     }
     if let Some(Command::Model { action }) = &cli.command {
         print(true, models::run(action, &config)?.trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(Command::Auth { action }) = &cli.command {
+        print(true, gateway::auth::run(action, std::io::stdin())?.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
     let runtime =

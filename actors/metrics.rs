@@ -24,10 +24,12 @@ pub const RUNNING: &str = "vllm:num_requests_running";
 pub const WAITING: &str = "vllm:num_requests_waiting";
 /// Share of KV pages in use, 0 to 1.
 pub const KV_USAGE: &str = "vllm:kv_cache_usage_perc";
-/// KV pages held by sequences.
+/// KV pages held by sequences, and those that are kept for conversations.
 pub const KV_PAGES_USED: &str = "actor_node_kv_pages_used";
 /// KV pages with reusable content that no sequence holds.
 pub const KV_PAGES_CACHED: &str = "actor_node_kv_pages_cached";
+/// KV pages that are kept for conversations between their turns; one that two share counts twice.
+pub const KV_PAGES_KEPT: &str = "actor_node_kv_pages_kept";
 /// KV pages in all.
 pub const KV_PAGES_TOTAL: &str = "actor_node_kv_pages_total";
 /// Prompt tokens looked up in the prefix cache.
@@ -136,6 +138,7 @@ pub fn describe() {
     describe_gauge!(KV_USAGE, "Share of KV pages in use, 0 to 1");
     describe_gauge!(KV_PAGES_USED, "KV pages held by sequences");
     describe_gauge!(KV_PAGES_CACHED, "KV pages with reusable content that no sequence holds");
+    describe_gauge!(KV_PAGES_KEPT, "KV pages that are kept for conversations between their turns");
     describe_gauge!(KV_PAGES_TOTAL, "KV pages in all");
     describe_counter!(PREFIX_QUERIES, "Prompt tokens looked up in the prefix cache");
     describe_counter!(PREFIX_HITS, "Prompt tokens found in the prefix cache");

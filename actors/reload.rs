@@ -6,18 +6,29 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use config::{Config, Environment, Overrides};
+use ractor::concurrency::oneshot;
 use ractor::rpc::CallResult;
 use serde::Serialize;
 use tokio::sync::Mutex;
 use tracing::{info, warn};
 
 use crate::controller::consulted::makers;
-use crate::doors::{ControllerMsg, Doors, GatewayMsg};
+use crate::doors::{ControllerMsg, Doors, GatewayMsg, WorkerMsg};
+use crate::gateway::auth::Keys;
+use crate::worker::orderer::orders;
 
 /// Longest wait for a controller to take new policies.
 const SWAP: Duration = Duration::from_secs(5);
 /// What can change in a node that runs: keys, and beginnings of keys.
-const RELOADABLE: [&str; 4] = ["policy.", "cluster.cluster-policies", "gateway.", "node.drain-timeout"];
+const RELOADABLE: [&str; 7] = [
+    "policy.",
+    "cluster.cluster-policies",
+    "worker-policy.",
+    "runtime.worker-policy",
+    "gateway.",
+    "auth.",
+    "node.drain-timeout",
+];
 
 /// Reloads the configuration of one node.
 #[derive(Debug)]
@@ -75,6 +86,10 @@ impl Reloader {
         report
     }
 
+    fn set_config(&self, config: Arc<Config>) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+
     async fn swap(&self) -> Result<Report, String> {
         let former = self.config();
         let wanted = config::load(&self.overrides, &self.environment).map_err(|e| e.to_string())?;
@@ -87,16 +102,49 @@ impl Reloader {
         let mut next = former.as_ref().clone();
         next.policy = wanted.policy;
         next.cluster.cluster_policies = wanted.cluster.cluster_policies;
+        next.worker_policy = wanted.worker_policy;
+        next.runtime.worker_policy = wanted.runtime.worker_policy;
+        next.auth = wanted.auth;
         next.gateway = wanted.gateway;
         next.node.drain_timeout = wanted.node.drain_timeout;
+        // What may be together with what was wanted need not be with what stays.
+        next.validate().map_err(|e| e.to_string())?;
+        // The file is read again though its name is the same.
+        let keys = Arc::new(Keys::new(next.auth.api_keys().map_err(|e| e.to_string())?));
+        let orders = |key: &String| key.starts_with("worker-policy.") || key == "runtime.worker-policy";
+        let ordered = applied.iter().any(orders);
         let policies = |key: &String| key.starts_with("policy.") || key == "cluster.cluster-policies";
-        if applied.iter().any(policies) {
+        let consulted = applied.iter().any(policies);
+        if consulted {
             self.set_policies(&next).await?;
+        }
+        let next = Arc::new(next);
+        self.set_config(next.clone());
+        // After that: a worker that comes up meanwhile reads it from there.
+        if ordered && let Err(error) = self.set_orders(&next).await {
+            self.set_config(former.clone());
+            if consulted && let Err(stays) = self.set_policies(&former).await {
+                warn!(error = stays, "the controller keeps the new policies until the next reload");
+            }
+            return Err(error);
         }
         let gateway = next.gateway.clone();
         self.doors.to_own_gateways(|| GatewayMsg::SetLimits(gateway.clone()));
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+        self.doors.to_own_gateways(|| GatewayMsg::SetKeys(Arc::clone(&keys)));
         Ok(Report { reloaded: true, applied, needs_restart, error: None })
+    }
+
+    /// The policies inside this node's worker. One that is being loaded gets them when it is started.
+    async fn set_orders(&self, next: &Config) -> Result<(), String> {
+        for (_, worker) in self.doors.workers() {
+            let (reply, answer) = oneshot();
+            let sent = worker.send_message(WorkerMsg::SetOrders(orders(next), reply.into())).is_ok();
+            match tokio::time::timeout(SWAP, answer).await {
+                Ok(Ok(result)) if sent => result?,
+                _ => return Err("the worker did not answer; try again".to_owned()),
+            }
+        }
+        Ok(())
     }
 
     /// The controller's policies, all of them or none. A stand-in has none, and no other node's are ours to change.

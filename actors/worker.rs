@@ -7,6 +7,7 @@
 //! new incarnation, with backoff.
 
 pub mod load;
+pub mod orderer;
 pub mod pages;
 mod port;
 mod role;
@@ -36,8 +37,10 @@ use crate::clock;
 use crate::doors::{Doors, WorkerMsg, WorkerStats};
 use crate::kv::{KvEntry, KvPortMsg};
 use crate::membership::MembershipMsg;
+use crate::reload::Reloader;
 use crate::supervise::{Backoff, TaskKind, spawn};
 use crate::worker::load::{Executor, Loaded};
+use crate::worker::orderer::orders;
 use crate::worker::pages::KvMsg;
 use crate::worker::role::Role;
 use crate::worker::scheduler::{Scheduler, SchedulerArgs, SchedulerMsg};
@@ -74,6 +77,8 @@ pub struct WorkerArgs {
     pub doors: Doors,
     /// The effective configuration.
     pub config: Arc<Config>,
+    /// Knows what a reload has changed of it; none where there is nothing to reload from.
+    pub reloader: Option<Arc<Reloader>>,
     /// Where health is published.
     pub health: watch::Sender<WorkerHealth>,
     /// Its KV port; none for a node alone.
@@ -290,9 +295,15 @@ impl WorkerState {
         let (child, age) = match executor {
             Executor::Steps(engine) => {
                 let age = load::StepAge::default();
+                // Whoever changes them from now on finds this worker among the doors.
+                self.args.doors.add_worker(self.id.clone(), myself.get_derived());
+                let config =
+                    self.args.reloader.as_ref().map_or_else(|| self.args.config.clone(), |r| r.config());
+                let orders = orders(&config);
                 let kv = self.kv_side(myself, engine.kv().layout).await?;
                 let kv_events = self.args.kv_events.clone();
-                let args = SchedulerArgs { doors, worker, batch, engine, age: age.clone(), kv, kv_events };
+                let args =
+                    SchedulerArgs { doors, worker, batch, engine, age: age.clone(), orders, kv, kv_events };
                 (Actor::spawn_linked(None, Scheduler, args, myself.get_cell()).await?.0, age)
             }
             Executor::Requests(engine) => {
@@ -369,6 +380,13 @@ impl WorkerState {
             WorkerMsg::Wire(message) => self.forward(SchedulerMsg::Wire(message)),
             WorkerMsg::GatewayLeft(gateway) => self.forward(SchedulerMsg::GatewayLeft(gateway)),
             WorkerMsg::Renew => self.renew(),
+            WorkerMsg::SetOrders(orders, reply) => {
+                match &self.serving {
+                    // A scheduler that has just died drops the port; the next one reads them from the configuration.
+                    Some(serving) => _ = serving.child.cast(SchedulerMsg::SetOrders(orders, reply)),
+                    None => _ = reply.send(Ok(())),
+                }
+            }
         }
     }
 

@@ -20,6 +20,8 @@ mod lifecycle;
 mod cluster;
 // Routing by policy: who gets which request and why, and how that is changed.
 mod routing;
+// Inside a worker: fair shares, priorities, deadlines, conversations that stay, API keys.
+mod order;
 // Prompts computed on one worker and generated from on another.
 mod handoff;
 // The real model through the HTTP API: reference texts, equality under pressure, both engines.

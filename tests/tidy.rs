@@ -413,7 +413,8 @@ fn private_host(line: &str) -> bool {
 }
 
 /// Keys that are read by a method of their section.
-const READ_BY: [(&str, &str); 8] = [
+const READ_BY: [(&str, &str); 9] = [
+    ("auth.keys_file", "api_keys"),
     ("http.listen", "listen_address"),
     ("cluster.listen", "listen_address"),
     ("cluster.advertise", "advertised"),

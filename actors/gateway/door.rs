@@ -197,6 +197,7 @@ impl Actor for Door {
             }
             GatewayMsg::Tick => fetches.ask_again(&shared.doors, &shared.node),
             GatewayMsg::SetLimits(limits) => shared.set_limits(limits),
+            GatewayMsg::SetKeys(keys) => shared.set_keys(keys),
             GatewayMsg::Drain => shared.draining.store(true, Ordering::Relaxed),
         }
         Ok(())
@@ -284,6 +285,7 @@ const fn event_request(event: &BatchEffect) -> RequestId {
         BatchEffect::Preempted { seq, .. } => seq.request,
         BatchEffect::PromptLogprobs { request, .. }
         | BatchEffect::Done { request, .. }
-        | BatchEffect::Failed { request, .. } => *request,
+        | BatchEffect::Failed { request, .. }
+        | BatchEffect::Late { request, .. } => *request,
     }
 }

@@ -154,6 +154,10 @@ impl From<&Failure> for ApiError {
                 code: Some("engine_error"),
                 ..Self::internal(format!("the engine failed on this request: {why}"))
             },
+            Failure::Hopeless(why) => {
+                let status = StatusCode::GATEWAY_TIMEOUT;
+                Self::new(status, "server_error", Some("deadline_exceeded"), why.clone())
+            }
             Failure::Deadline => {
                 let message = "the request took longer than http.request-timeout".to_owned();
                 Self::new(StatusCode::GATEWAY_TIMEOUT, "server_error", Some("timeout"), message)
@@ -173,6 +177,7 @@ pub(crate) const fn outcome(failure: &Failure) -> &'static str {
         Failure::Invalid(_) => "invalid",
         Failure::WorkerLost(_) => "worker_lost",
         Failure::Engine(_) => "engine_error",
+        Failure::Hopeless(_) => "deadline_exceeded",
         Failure::Deadline => "timeout",
         Failure::Cancelled => "cancelled",
     }
@@ -221,6 +226,7 @@ mod tests {
             (Failure::Invalid(text()), 400, "context_length_exceeded"),
             (Failure::WorkerLost(text()), 503, "worker_lost"),
             (Failure::Engine(text()), 500, "engine_error"),
+            (Failure::Hopeless(text()), 504, "deadline_exceeded"),
             (Failure::Deadline, 504, "timeout"),
         ] {
             let error = ApiError::from(&failure);

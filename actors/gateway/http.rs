@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::Shared;
+use super::auth;
 use super::error::ApiError;
 
 mod body;
@@ -68,7 +69,8 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener, mut stoppe
 
 /// All routes.
 fn router(shared: Arc<Shared>) -> Router {
-    Router::new()
+    // Health, figures and what an operator asks need no key.
+    let clients = Router::new()
         .route("/v1/chat/completions", post(generate::chat))
         .route("/v1/completions", post(generate::completions))
         .route("/v1/models", get(models::list))
@@ -77,6 +79,9 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/detokenize", post(text::detokenize))
         .route("/tokenize", post(text::tokenize))
         .route("/detokenize", post(text::detokenize))
+        .method_not_allowed_fallback(no_method)
+        .route_layer(from_fn_with_state(Arc::clone(&shared), auth::require));
+    clients
         .route("/health", get(health::readiness))
         .route("/readiness", get(health::readiness))
         .route("/ready", get(health::readiness))

@@ -378,6 +378,7 @@ impl SessionState {
             BatchEffect::Failed { attempt, reason, .. } => {
                 self.core.failed_at_worker(now, attempt, reason, fx);
             }
+            BatchEffect::Late { attempt, reason, .. } => self.core.late_at_worker(attempt, reason, fx),
             // The worker counts it; the stream only has a gap in time.
             BatchEffect::Preempted { .. } => {}
         }

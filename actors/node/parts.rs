@@ -22,6 +22,7 @@ use crate::admin::{self, Admin, Control};
 use crate::controller::consulted::makers;
 use crate::controller::{Controller, ControllerArgs};
 use crate::doors::{Doors, WorkerMsg};
+use crate::gateway::auth::Keys;
 use crate::gateway::{Gateway, GatewayArgs, Trouble};
 use crate::kv::KvEntry;
 use crate::membership::{Entry, Membership, MembershipArgs, MembershipMsg};
@@ -278,6 +279,7 @@ impl NodeState {
                     metrics: Arc::new(move || figures.render()),
                     trouble: self.trouble(),
                     control: args.control.clone(),
+                    keys: Keys::new(args.config_now().auth.api_keys()?),
                 };
                 let gateway = Gateway::start(gateway_args, Some(supervisor)).await?;
                 let cell = gateway.cell();
@@ -291,6 +293,7 @@ impl NodeState {
                     incarnation: next_incarnation(),
                     doors: args.doors.clone(),
                     config: args.config.clone(),
+                    reloader: args.control.reloader.clone(),
                     health: args.health.clone(),
                     kv: args.kv.clone(),
                     kv_events: args.kv_events.clone(),

@@ -297,7 +297,8 @@ const fn from_wire(code: kv::RefusalCode) -> RefusalCode {
 const fn of_refusal(refusal: &Refusal) -> RefusalCode {
     match refusal {
         Refusal::NeverFits { .. } | Refusal::TooLong { .. } => RefusalCode::TooLong,
-        Refusal::QueueFull { .. } => RefusalCode::QueueFull,
+        // Here too so much waits that it would come too late.
+        Refusal::QueueFull { .. } | Refusal::Hopeless { .. } => RefusalCode::QueueFull,
         Refusal::Malformed(_) => RefusalCode::NotThere,
         Refusal::Draining => RefusalCode::Draining,
     }

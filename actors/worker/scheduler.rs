@@ -3,36 +3,35 @@
 //! One step is in flight at most. Its report comes as a message; the core turns it into events, which leave as one
 //! message a gateway, and the next plan goes to the engine before anything else is handled.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cluster::kv_events::Feed;
-use cluster::wire::{KV_SNAPSHOT_PAGES, ToController, ToGateway, ToWorker};
-use config::ids::{Attempt, NodeId, RequestId, WorkerId};
+use cluster::wire::ToWorker;
+use config::ids::{NodeId, WorkerId};
 use engine::host::{EngineHost, StepReport};
 use engine::{Engine, EngineError};
-use policies::batch::{Batch, BatchConfig, BatchEffect, BatchLoad};
-use policies::kv::PageHash;
+use policies::batch::{Batch, BatchConfig, BatchEffect};
 use policies::kv::events::{KvEvent, Recording};
-use policies::time::{Span, Time};
-use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use policies::order::{Account, Ranks};
+use policies::time::Time;
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 use ractor_cluster::RactorMessage;
 use tracing::{debug, error, info};
 
 use crate::clock;
 use crate::doors::{Doors, WorkerStats};
 use crate::kv::KvPortMsg;
-use crate::membership::MembershipMsg;
 use crate::worker::load::StepAge;
+use crate::worker::orderer::{Orderer, Orders};
 use crate::worker::pages::KvMsg;
 
+mod outbox;
 mod transfers;
 
+pub use outbox::Outbox;
 pub use transfers::KvSide;
 use transfers::Transfers;
 
-/// The controller hears about load at most this often, except when the worker falls idle.
-const LOAD_EVERY: Span = Span::from_millis(50);
 /// Deadlines of waiting requests and the invariants are looked at this often.
 const TICK: Duration = Duration::from_millis(250);
 
@@ -53,6 +52,8 @@ pub struct SchedulerArgs {
     pub engine: Box<dyn Engine>,
     /// Where the watchdog reads how long the step under way has been running.
     pub age: StepAge,
+    /// Who runs next, and what is kept.
+    pub orders: Orders,
     /// Its part of the links to other workers; none for a node alone.
     pub kv: Option<KvSide>,
     /// Where routers of others are told about pages, if they are.
@@ -80,6 +81,17 @@ pub enum SchedulerMsg {
     Drain,
     /// Look at the deadlines of what waits.
     Tick,
+    /// What the ordering policy thinks now.
+    Ranks {
+        /// Of which of the policies that were started.
+        life: u64,
+        /// What has changed.
+        ranks: Ranks,
+    },
+    /// Start the ordering policy again that has failed.
+    RestartOrder,
+    /// Go by these policies from now on, or say why not and go on as before.
+    SetOrders(Orders, RpcReplyPort<Result<(), String>>),
     /// Fill in the load and answer.
     Observe {
         /// What the worker knows.
@@ -97,6 +109,7 @@ pub struct SchedulerState {
     /// Some until the end.
     host: Option<EngineHost>,
     age: StepAge,
+    orderer: Orderer,
     transfers: Transfers,
     /// Tokens of the step under way.
     step_tokens: usize,
@@ -133,11 +146,16 @@ impl Actor for Scheduler {
             core: Batch::new(args.batch),
             host: Some(host),
             age: args.age,
+            orderer: Orderer::new(args.orders),
             transfers,
             step_tokens: 0,
             controllers_told: false,
             kv_events: args.kv_events,
         };
+        state.core.keep_sessions(state.orderer.keep());
+        if let Some(accounts) = state.orderer.start(&myself).await? {
+            state.core.order_by_policy(true, accounts);
+        }
         if let Some(feed) = &state.kv_events {
             feed.begin();
             state.core.record_kv_events(Recording::Tokens);
@@ -149,14 +167,44 @@ impl Actor for Scheduler {
 
     async fn handle(
         &self,
-        _myself: ActorRef<SchedulerMsg>,
+        myself: ActorRef<SchedulerMsg>,
         message: SchedulerMsg,
         state: &mut SchedulerState,
     ) -> Result<(), ActorProcessingErr> {
+        let message = match message {
+            SchedulerMsg::RestartOrder => {
+                state.restart_order(&myself).await;
+                // What waits may have another order now.
+                SchedulerMsg::Tick
+            }
+            SchedulerMsg::SetOrders(orders, reply) => {
+                let result = state.set_orders(orders, &myself).await;
+                // Whoever asked may have given up.
+                let _ = reply.send(result);
+                SchedulerMsg::Tick
+            }
+            message => message,
+        };
         let now = clock::now();
         state.handle(message, now)?;
         state.transfers.start(&mut state.core, now).await;
         state.tell_fetched();
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<SchedulerMsg>,
+        event: SupervisionEvent,
+        state: &mut SchedulerState,
+    ) -> Result<(), ActorProcessingErr> {
+        if let SupervisionEvent::ActorFailed(who, reason) = event
+            && let Some(delay) = state.orderer.failed(who.get_id())
+        {
+            error!(reason = %reason, retry_in = ?delay, "the worker's ordering policy failed; its last ranks count");
+            metrics::counter!(crate::metrics::RESTARTS, "actor" => "worker-policy").increment(1);
+            myself.send_after(delay, || SchedulerMsg::RestartOrder);
+        }
         Ok(())
     }
 }
@@ -242,6 +290,13 @@ impl SchedulerState {
                 self.check();
                 self.count_published();
             }
+            SchedulerMsg::Ranks { life, ranks } => {
+                if self.orderer.takes(life, &ranks) {
+                    self.core.publish(&ranks);
+                }
+            }
+            // They take a supervisor's hand.
+            SchedulerMsg::RestartOrder | SchedulerMsg::SetOrders(..) => {}
             // Only the bridge to the whole mistral.rs engine has an engine that makes events by itself.
             SchedulerMsg::Events(_) => {}
             SchedulerMsg::Observe { mut base, reply } => {
@@ -257,7 +312,9 @@ impl SchedulerState {
         self.core.take_effects(&mut effects);
         self.outbox.send(effects);
         self.tell_pages();
+        self.tell_policy();
         self.outbox.report(now, self.core.load());
+        metrics::gauge!(crate::metrics::KV_PAGES_KEPT).set(f64::from(self.core.kept().0));
         Ok(())
     }
 
@@ -265,6 +322,38 @@ impl SchedulerState {
         for (gateway, id, result) in self.transfers.take_fetched() {
             self.outbox.fetched(&gateway, id, result);
         }
+    }
+
+    /// Tells the ordering policy what has happened; nothing waits for what it says to it.
+    fn tell_policy(&mut self) {
+        let mut events = Vec::new();
+        self.core.take_order_events(&mut events);
+        self.orderer.tell(events);
+    }
+
+    async fn restart_order(&mut self, myself: &ActorRef<SchedulerMsg>) {
+        // After a reload there may be another one, which runs, or none.
+        if !self.orderer.is_missing() {
+            return;
+        }
+        match self.orderer.start(myself).await {
+            Ok(accounts) => self.order_by(accounts),
+            Err(e) => error!(error = %e, "the worker's ordering policy does not start"),
+        }
+    }
+
+    async fn set_orders(&mut self, orders: Orders, myself: &ActorRef<SchedulerMsg>) -> Result<(), String> {
+        if let Some(accounts) = self.orderer.replace(orders, myself).await.map_err(|e| e.to_string())? {
+            self.order_by(accounts);
+        }
+        self.core.keep_sessions(self.orderer.keep());
+        Ok(())
+    }
+
+    /// A new policy orders, which is told what is here; or none does.
+    fn order_by(&mut self, accounts: Option<Vec<Account>>) {
+        self.core.order_by_policy(accounts.is_some(), accounts.unwrap_or_default());
+        self.tell_policy();
     }
 
     fn move_pages(&mut self, now: Time) {
@@ -333,156 +422,4 @@ impl SchedulerState {
         self.age.set(now);
         self.host.as_ref().map_or(Ok(()), |host| host.submit(plan))
     }
-}
-
-/// Sends what a worker produces to the gateways that asked for it, and its load to the controller. Shared by the two
-/// kinds of executor.
-#[derive(Debug)]
-pub struct Outbox {
-    doors: Doors,
-    worker: WorkerId,
-    owners: BTreeMap<RequestId, (Attempt, NodeId)>,
-    reported: (Time, BatchLoad),
-    /// Number of the last message about pages.
-    pages_seq: u64,
-}
-
-impl Outbox {
-    /// An outbox of `worker`.
-    #[must_use]
-    pub fn new(doors: Doors, worker: WorkerId) -> Self {
-        let reported = (Time::ZERO, BatchLoad::default());
-        Self { doors, worker, owners: BTreeMap::new(), reported, pages_seq: 0 }
-    }
-
-    /// Answers a submission, and remembers whose request it is.
-    pub fn admitted(
-        &mut self,
-        gateway: &NodeId,
-        request: RequestId,
-        attempt: Attempt,
-        result: Result<(), policies::batch::Refusal>,
-    ) {
-        if result.is_ok() {
-            self.owners.insert(request, (attempt, gateway.clone()));
-        }
-        let worker = self.worker.clone();
-        self.doors.to_gateway(gateway, ToGateway::Admission { worker, request, attempt, result });
-    }
-
-    /// Answers the question for the pages of a request.
-    pub fn fetched(&self, gateway: &NodeId, id: (RequestId, Attempt), result: Result<(), String>) {
-        debug!(request = %id.0, attempt = %id.1, ?result, "fetched");
-        let (worker, (request, attempt)) = (self.worker.clone(), id);
-        self.doors.to_gateway(gateway, ToGateway::Fetched { worker, request, attempt, result });
-    }
-
-    /// The attempt was cancelled; later events of it go nowhere.
-    pub fn forget(&mut self, request: RequestId, attempt: Attempt) {
-        if self.owners.get(&request).is_some_and(|(owned, _)| *owned == attempt) {
-            self.owners.remove(&request);
-        }
-    }
-
-    /// A gateway is gone: gives back what it had here.
-    pub fn forget_gateway(&mut self, gateway: &NodeId) -> Vec<(RequestId, Attempt)> {
-        let theirs = |owned: &(Attempt, NodeId)| owned.1 == *gateway;
-        let gone: Vec<_> = self
-            .owners
-            .iter()
-            .filter(|(_, owned)| theirs(owned))
-            .map(|(request, owned)| (*request, owned.0))
-            .collect();
-        self.owners.retain(|_, owned| !theirs(owned));
-        gone
-    }
-
-    /// The worker goes on under this name.
-    pub fn rename(&mut self, worker: WorkerId) {
-        self.worker = worker;
-    }
-
-    /// Sends the events of a step: one message a gateway, in order.
-    pub fn send(&mut self, effects: Vec<BatchEffect>) {
-        let mut by_gateway: BTreeMap<NodeId, Vec<BatchEffect>> = BTreeMap::new();
-        for effect in effects {
-            let (request, attempt, over) = match &effect {
-                BatchEffect::Token(event) => (event.seq.request, event.seq.attempt, false),
-                BatchEffect::PromptLogprobs { request, attempt, .. } => (*request, *attempt, false),
-                BatchEffect::Done { request, attempt, .. } | BatchEffect::Failed { request, attempt, .. } => {
-                    (*request, *attempt, true)
-                }
-                BatchEffect::Preempted { seq, dropped } => {
-                    debug!(request = %seq.request, choice = seq.choice, dropped, "preempted");
-                    continue;
-                }
-            };
-            let Some((owned, gateway)) = self.owners.get(&request) else { continue };
-            if *owned != attempt {
-                continue;
-            }
-            by_gateway.entry(gateway.clone()).or_default().push(effect);
-            if over {
-                self.owners.remove(&request);
-            }
-        }
-        for (gateway, events) in by_gateway {
-            self.doors.to_gateway(&gateway, ToGateway::Step { worker: self.worker.clone(), events });
-        }
-    }
-
-    /// Tells the controllers which pages can be found from now on, and which no longer.
-    pub fn pages_changed(&mut self, events: Vec<KvEvent>) {
-        if events.is_empty() {
-            return;
-        }
-        self.pages_seq += 1;
-        let (worker, seq) = (self.worker.clone(), self.pages_seq);
-        self.doors.to_controllers(&ToController::KvEvents { worker, seq, events });
-    }
-
-    /// Tells a controller all pages that can be found, in parts.
-    pub fn all_pages(&self, controller: &NodeId, pages: &[PageHash]) {
-        let parts = pages.len().div_ceil(KV_SNAPSHOT_PAGES).max(1) as u32;
-        for part in 0..parts {
-            let at = part as usize * KV_SNAPSHOT_PAGES;
-            let pages = pages[at..pages.len().min(at + KV_SNAPSHOT_PAGES)].to_vec();
-            let (worker, seq) = (self.worker.clone(), self.pages_seq);
-            let message = ToController::KvSnapshot { worker, seq, part, parts, pages };
-            // If it does not arrive, the controller asks again.
-            self.doors.to_controller_of(controller, message);
-        }
-    }
-
-    /// Tells the controllers, the node and the metrics about the load, if it has changed and not too often.
-    pub fn report(&mut self, now: Time, load: BatchLoad) {
-        let (at, last) = self.reported;
-        let idle = load.running == 0 && load.waiting == 0;
-        if load == last || (now.since(at) < LOAD_EVERY && !idle) {
-            return;
-        }
-        self.reported = (now, load);
-        record(&last, &load);
-        let worker = self.worker.clone();
-        self.doors.to_membership(MembershipMsg::Load(worker.clone(), load));
-        self.doors.to_controllers(&ToController::WorkerLoad { worker, load });
-    }
-}
-
-/// Sets the levels and adds what the counters have grown by.
-fn record(last: &BatchLoad, load: &BatchLoad) {
-    use crate::metrics as m;
-    metrics::gauge!(m::RUNNING).set(f64::from(load.running));
-    metrics::gauge!(m::WAITING).set(f64::from(load.waiting));
-    metrics::gauge!(m::KV_PAGES_USED).set(f64::from(load.pages_used));
-    metrics::gauge!(m::KV_PAGES_CACHED).set(f64::from(load.pages_cached));
-    metrics::gauge!(m::KV_PAGES_TOTAL).set(f64::from(load.pages_total));
-    metrics::gauge!(m::KV_USAGE).set(f64::from(load.pages_used) / f64::from(load.pages_total.max(1)));
-    let grown = |name: &'static str, before: u64, after: u64| {
-        metrics::counter!(name).increment(after.saturating_sub(before));
-    };
-    grown(m::PREFIX_QUERIES, last.prefix_queries, load.prefix_queries);
-    grown(m::PREFIX_HITS, last.prefix_hits, load.prefix_hits);
-    grown(m::PREFILLED_TOKENS, last.prefilled_tokens, load.prefilled_tokens);
-    grown(m::PREEMPTIONS, last.preemptions, load.preemptions);
 }

@@ -2,7 +2,7 @@
 
 use cluster::wire::ToGateway;
 use config::ids::{Attempt, RequestId};
-use policies::request::{RequestSpec, ResumedChoice, Sampling};
+use policies::request::{RequestSpec, ResumedChoice, Sampling, WEIGHT_ONE};
 
 use super::*;
 use crate::testing::listener;
@@ -15,6 +15,8 @@ fn submit(to: &WorkerId, number: u64) -> Msg {
         prompt: Arc::new([1, 2, 3]),
         hashes: Arc::default(),
         session: None,
+        tenant: None,
+        weight: WEIGHT_ONE,
         resumed: vec![ResumedChoice::default()],
         max_tokens: 4,
         credit: 0,
@@ -50,6 +52,7 @@ async fn a_worker_whose_engine_hangs_turns_requests_away() {
         incarnation: 1,
         doors,
         config: Arc::new(config),
+        reloader: None,
         health,
         kv: None,
         kv_events: None,

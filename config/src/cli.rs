@@ -34,6 +34,13 @@ pub enum Command {
         #[command(subcommand)]
         action: ModelCommand,
     },
+    /// Make entries for the file of API keys.
+    #[command(arg_required_else_help = false)]
+    Auth {
+        /// What to do.
+        #[command(subcommand)]
+        action: AuthCommand,
+    },
     /// Show the nodes of a cluster, as any of them sees it.
     Status(StatusArgs),
     /// Simulate a cluster in virtual time and print its latencies.
@@ -55,6 +62,21 @@ pub enum ModelCommand {
         /// Its source as `list` shows it.
         source: String,
     },
+}
+
+/// What to do with API keys.
+#[derive(Debug, Clone, PartialEq, Subcommand)]
+pub enum AuthCommand {
+    /// Make a new key: prints it once, and the entry for the file that auth.keys-file names.
+    New {
+        /// Whose key it is.
+        tenant: String,
+        /// The tenant's share beside others.
+        #[arg(long, default_value_t = 1.0, value_parser = positive)]
+        weight: f64,
+    },
+    /// Read a key from standard input and print its hash, for the file that auth.keys-file names.
+    Hash,
 }
 
 /// What to show of a cluster.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod auth;
 pub mod cli;
 pub mod cluster;
 pub mod controller;
@@ -26,11 +27,13 @@ pub mod role;
 pub mod runtime;
 pub mod tree;
 pub mod units;
+pub mod worker_policy;
 
 mod keys;
 mod optional;
 
-pub use cli::{Cli, Command, Exit, ModelCommand, Overrides, SimArgs, StatusArgs};
+pub use auth::{ApiKey, AuthConfig};
+pub use cli::{AuthCommand, Cli, Command, Exit, ModelCommand, Overrides, SimArgs, StatusArgs};
 pub use cluster::{ClusterConfig, ClusterTlsConfig};
 pub use controller::{Choice, ControllerConfig};
 pub use engine::{Device, EngineConfig, EngineKind, FakeConfig, KvDtype};
@@ -51,3 +54,6 @@ pub use role::{Role, RoleSet, WorkerRole};
 pub use runtime::RuntimeConfig;
 pub use tree::Config;
 pub use units::{Dur, Size};
+pub use worker_policy::{
+    DeadlineConfig, FairConfig, KeepSessionConfig, PriorityConfig, WorkerPoliciesConfig,
+};

@@ -111,7 +111,8 @@ pub fn load(flags: &Overrides, environment: &Environment) -> Result<Config, Conf
 }
 
 /// Keys that are also known by another spelling.
-const ALIASES: [(&str, &str, &str); 1] = [("cluster", "cluster_policies", "cluster-policies")];
+const ALIASES: [(&str, &str, &str); 2] =
+    [("cluster", "cluster_policies", "cluster-policies"), ("runtime", "worker_policy", "worker-policy")];
 
 fn rename_aliases(table: &mut toml::Table) {
     for (section, alias, key) in ALIASES {

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ConfigError, check};
+use crate::optional;
+use crate::worker_policy::WorkerPoliciesConfig;
 
 /// The worker's scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -19,6 +21,11 @@ pub struct RuntimeConfig {
     pub prefix_cache: bool,
     /// The share of pages, 0 to 0.5, that admission leaves free for running sequences to grow into. Default 0.01.
     pub watermark: f64,
+    /// Who runs next: one of `fcfs`, `fair`, `priority`, `deadline`; and whether conversations are kept between turns:
+    /// `keep-session`. One name, a list, or one text with commas; their options stand under `[worker-policy.NAME]`. Also
+    /// spelled `worker_policy`. Default `fcfs`.
+    #[serde(deserialize_with = "optional::list")]
+    pub worker_policy: Vec<String>,
 }
 
 impl Default for RuntimeConfig {
@@ -29,6 +36,7 @@ impl Default for RuntimeConfig {
             max_waiting: 1024,
             prefix_cache: true,
             watermark: 0.01,
+            worker_policy: vec!["fcfs".to_owned()],
         }
     }
 }
@@ -46,6 +54,10 @@ impl RuntimeConfig {
             return Err(ConfigError::invalid("runtime.max-running", self.max_running, reason));
         }
         check(self.max_waiting > 0, "runtime.max-waiting", self.max_waiting, "use at least 1")?;
-        check((0.0..=0.5).contains(&self.watermark), "runtime.watermark", self.watermark, "use 0.0 to 0.5")
+        check((0.0..=0.5).contains(&self.watermark), "runtime.watermark", self.watermark, "use 0.0 to 0.5")?;
+        if let Some((name, rule)) = WorkerPoliciesConfig::wrong_name(&self.worker_policy) {
+            return Err(ConfigError::invalid("runtime.worker-policy", name, rule));
+        }
+        Ok(())
     }
 }

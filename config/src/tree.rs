@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::auth::AuthConfig;
 use crate::cluster::ClusterConfig;
 use crate::controller::ControllerConfig;
 use crate::engine::{EngineConfig, EngineKind};
@@ -16,6 +17,7 @@ use crate::policy::PoliciesConfig;
 use crate::pool::PoolConfig;
 use crate::role::WorkerRole;
 use crate::runtime::RuntimeConfig;
+use crate::worker_policy::WorkerPoliciesConfig;
 
 /// Every setting of a node. `Config::default()` is valid and serves.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -35,6 +37,10 @@ pub struct Config {
     pub engine: EngineConfig,
     /// The worker's scheduler.
     pub runtime: RuntimeConfig,
+    /// The policies inside the worker.
+    pub worker_policy: WorkerPoliciesConfig,
+    /// Whose requests are taken.
+    pub auth: AuthConfig,
     /// Limits on a request.
     pub gateway: GatewayConfig,
     /// Admission and placement.
@@ -59,10 +65,18 @@ impl Config {
         self.model.validate()?;
         self.engine.validate()?;
         self.runtime.validate()?;
+        self.worker_policy.validate()?;
+        self.auth.validate()?;
         self.gateway.validate()?;
         self.controller.validate()?;
         self.policy.validate()?;
         self.pool.validate()?;
+        let plain = |name: &String| name == "fcfs";
+        if self.engine.kind == EngineKind::Mistralrs && !self.runtime.worker_policy.iter().all(plain) {
+            let list = self.runtime.worker_policy.join(", ");
+            let reason = "use fcfs: engine.kind = \"mistralrs\" orders its requests itself";
+            return Err(ConfigError::invalid("runtime.worker-policy", list, reason));
+        }
         if self.cluster.role != WorkerRole::Unified && self.engine.kind == EngineKind::Mistralrs {
             let reason =
                 "engine.kind = mistralrs keeps its KV pages to itself; use unified, or another engine";

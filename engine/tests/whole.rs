@@ -11,7 +11,7 @@ use engine::EngineError;
 use engine::store::{ModelFiles, default_model_for_tests};
 use engine::whole::{Capabilities, WholeEngine, WholeOptions};
 use policies::batch::{BatchEffect, Refusal, TokenEvent, Usage};
-use policies::request::{Finish, Logprobs, RequestSpec, ResumedChoice, Sampling, Token};
+use policies::request::{Finish, Logprobs, RequestSpec, ResumedChoice, Sampling, Token, WEIGHT_ONE};
 use policies::step::SeqKey;
 use policies::time::Time;
 use serde_json::Value;
@@ -73,6 +73,8 @@ fn spec(prompt: &[Token], max_tokens: u32) -> RequestSpec {
         prompt_logprobs: false,
         props: Arc::default(),
         session: None,
+        tenant: None,
+        weight: WEIGHT_ONE,
         deadline: Time::NEVER,
     }
 }

@@ -11,14 +11,19 @@ use config::ids::{Attempt, PageId, RequestId};
 use crate::kv::events::{KvEvent, Recording};
 use crate::kv::table::PageTable;
 use crate::kv::{Fingerprint, PageHash};
+use crate::order::keep_session::KeepSession;
 use crate::request::{Finish, Logprobs, Token};
 use crate::step::SeqKey;
-use crate::time::Time;
+use crate::time::{Span, Time};
 
+use fresh::Fresh;
+use order::Order;
 use seq::{Request, Seq};
 use slab::{Key, Slab};
 
 mod slab;
+
+mod fresh;
 
 mod seq;
 
@@ -34,6 +39,10 @@ mod credit;
 
 mod release;
 
+mod order;
+
+mod keep;
+
 mod transfer;
 
 mod view;
@@ -42,6 +51,9 @@ mod check;
 
 pub use transfer::{KvWork, SetAside};
 pub use view::SeqView;
+
+/// Times that a sequence is preempted at most, by whomever.
+const MOST_PREEMPTIONS: u32 = 3;
 
 /// Limits of one worker's scheduler.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,15 +128,19 @@ type PageHasher = fn(&Fingerprint, Option<PageHash>, &[Token]) -> PageHash;
 /// [`Batch::complete`] (or [`Batch::step_failed`]). Requests come and go at any time. After any other call the driver
 /// asks [`Batch::take_effects`] for effects that do not belong to a step.
 ///
-/// Order. Sequences that have run before go first, then new ones in order of arrival; a request that does not fit is not
-/// overtaken by smaller ones behind it, so that big ones are never starved (the price is some idle memory). The one
-/// exception is a request whose next page is being computed by a running prefill: it waits for that page while those
-/// behind it go on.
+/// Order. Sequences that have run before go first, then new ones in the order that a policy publishes
+/// ([`crate::order`]), which without one is that of arrival; a request that does not fit is not overtaken by smaller ones
+/// behind it, so that big ones are never starved (the price is some idle memory). The one exception is a request whose
+/// next page is being computed by a running prefill: it waits for that page while those behind it go on. Where the policy
+/// has levels, a new one of a higher level goes before those that ran before, and may take slot and pages of running ones
+/// of a lower level.
 ///
 /// Memory. All pages of a prompt are taken at admission, later ones one at a time. When they run out, the sequence that
 /// was admitted last gives up its pages and is computed again later, from what the prefix cache still has. Each time it
 /// is admitted again more room for growth is asked for, the third time room for everything that runs to reach its
-/// limit, so that no sequence is preempted more than three times.
+/// limit, and then it gives way to nobody: no sequence is preempted more than three times, requests of higher levels
+/// included. Among running ones those of the lowest level give way first. Before any of them go the pages that are kept
+/// for conversations between their turns ([`crate::order::keep_session`]).
 ///
 /// Credit. A choice that has as many tokens as its gateway has granted is *paused*: it is in no step, counts against
 /// nothing but the deadline, and keeps its pages until others need them, before any running sequence gives up its own.
@@ -140,22 +156,22 @@ pub struct Batch {
     seqs: Slab<Seq>,
     /// By seniority.
     running: Vec<Key>,
-    resuming: BTreeMap<(u64, u32), Key>,
-    fresh: BTreeMap<(u64, u32), Key>,
+    resuming: BTreeMap<Rank, Key>,
+    fresh: Fresh,
     /// Tokens of all sequences in `resuming` and `fresh`.
     waiting_tokens: u64,
     /// The work that they stand for, as [`BatchLoad::outstanding_tokens`] counts it.
     waiting_work: u64,
     /// Out of credit, with pages, by seniority.
-    paused: BTreeMap<(u64, u32), Key>,
+    paused: BTreeMap<Rank, Key>,
     /// Out of credit, without pages, by arrival.
-    stalled: BTreeMap<(u64, u32), Key>,
+    stalled: BTreeMap<Rank, Key>,
     /// A sequence in `paused` has been granted tokens.
     woken: bool,
     /// With pages whose content comes from elsewhere. They have their slots.
-    receiving: BTreeMap<(u64, u32), Key>,
+    receiving: BTreeMap<Rank, Key>,
     /// Computed, and kept for another worker.
-    held: BTreeMap<(u64, u32), Key>,
+    held: BTreeMap<Rank, Key>,
     /// Tokens that a step computes at most of a prompt for another worker.
     transfer_chunk: u32,
     /// News about transfers that the driver has not seen.
@@ -167,11 +183,20 @@ pub struct Batch {
     /// Effects that the driver has not seen.
     effects: Vec<BatchEffect>,
     steps: u64,
+    submitted: u64,
     arrivals: u64,
     admissions: u64,
     draining: bool,
     totals: Totals,
+    order: Order,
+    /// Pages between the turns of conversations; none where nothing is kept.
+    kept: Option<KeepSession>,
+    /// When it was called last.
+    clock: Time,
 }
+
+/// Order of sequences that are not fresh: of levels, the highest first; seniority; choice.
+type Rank = (u64, u64, u32);
 
 /// The step that the engine is running.
 #[derive(Debug)]
@@ -222,7 +247,7 @@ impl Batch {
             seqs: Slab::new(),
             running: Vec::new(),
             resuming: BTreeMap::new(),
-            fresh: BTreeMap::new(),
+            fresh: Fresh::default(),
             waiting_tokens: 0,
             waiting_work: 0,
             paused: BTreeMap::new(),
@@ -237,10 +262,14 @@ impl Batch {
             fenced: Vec::new(),
             effects: Vec::new(),
             steps: 0,
+            submitted: 0,
             arrivals: 0,
             admissions: 0,
             draining: false,
             totals: Totals::default(),
+            order: Order::default(),
+            kept: None,
+            clock: Time::ZERO,
         }
     }
 
@@ -329,6 +358,14 @@ pub enum Refusal {
     /// The same attempt is here already, or the spec is malformed (no tokens, no choices).
     #[error("malformed request: {0}")]
     Malformed(&'static str),
+    /// It cannot be done in the time that it has.
+    #[error("the prompt takes about {needed} here and the request has {left} left (deadline-ms)")]
+    Hopeless {
+        /// For the part of the prompt that the cache does not have, at the speed measured.
+        needed: Span,
+        /// Until its deadline.
+        left: Span,
+    },
     /// The worker is draining and takes nothing new.
     #[error("the worker is draining")]
     Draining,
@@ -361,6 +398,15 @@ pub enum BatchEffect {
     },
     /// The request failed alone; its pages are released.
     Failed {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
+        /// For the log and the client.
+        reason: String,
+    },
+    /// The request waited until it could not be done in time any more ([`Refusal::Hopeless`]), and is given up.
+    Late {
         /// The request.
         request: RequestId,
         /// Its attempt.

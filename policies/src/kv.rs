@@ -1,6 +1,7 @@
 //! KV pages as the cores see them: layout, identity by content, and the table of who holds what.
 
 use blake3::Hasher;
+use config::ids::TenantId;
 
 use crate::request::Token;
 
@@ -61,6 +62,15 @@ impl Fingerprint {
             hasher.update(&(value.len() as u64).to_le_bytes()).update(value);
         }
         Self(*hasher.finalize().as_bytes())
+    }
+
+    /// The fingerprint of a tenant's own pages, which no other tenant finds; of those that belong to nobody, itself. The
+    /// tenant is a field of its own, so that no name of one can pass for an adapter, a model or another tenant.
+    #[must_use]
+    pub fn of_tenant(&self, tenant: Option<&TenantId>) -> Self {
+        tenant.map_or(*self, |tenant| {
+            Self::of(&[("fingerprint", &self.0), ("tenant", tenant.as_str().as_bytes())])
+        })
     }
 }
 

@@ -11,6 +11,7 @@
 //! | [`placement`] | the controller actor | admission, wait queue, choice, booking, release, losses |
 //! | [`membership`] | the membership actor | links, beats, losses, whom to dial, the oldest controller |
 //! | [`batch`] | the worker's scheduler actor | queues, chunked prefill, token budget, pages, preemption |
+//! | [`order`] | an actor a policy | whose turn it is at a worker |
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -22,6 +23,7 @@ pub mod step;
 
 pub mod batch;
 pub mod membership;
+pub mod order;
 pub mod placement;
 pub mod policy;
 pub mod session;

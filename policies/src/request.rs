@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use config::ids::{Attempt, ModelId, RequestId, SessionId};
+use config::ids::{Attempt, ModelId, RequestId, SessionId, TenantId};
 
 use crate::kv::PageHash;
-use crate::time::Time;
+use crate::time::{Span, Time};
+
+/// Weight of a tenant that is configured with none, in thousandths.
+pub const WEIGHT_ONE: u32 = 1000;
 
 /// A vocabulary index.
 pub type Token = u32;
@@ -73,10 +76,23 @@ pub enum Prop {
     Bool(bool),
     /// A short text.
     Text(String),
+    /// A length of time (`800ms`).
+    Duration(Span),
 }
 
 /// The hints of one request, by name.
 pub type Props = BTreeMap<String, Prop>;
+
+/// A hint that says a length of time: a whole number of milliseconds, or a duration. None where it says neither, or less
+/// than nothing.
+#[must_use]
+pub fn prop_millis(props: &Props, name: &str) -> Option<Span> {
+    match props.get(name)? {
+        Prop::Int(ms) => u64::try_from(*ms).ok().map(Span::from_millis),
+        Prop::Duration(span) => Some(*span),
+        Prop::Float(_) | Prop::Bool(_) | Prop::Text(_) => None,
+    }
+}
 
 /// One prompt with one or more choices to generate from it: the unit that is placed and scheduled.
 #[derive(Clone, Debug)]
@@ -113,6 +129,10 @@ pub struct RequestSpec {
     pub props: Arc<Props>,
     /// The conversation that it belongs to, where the client named one.
     pub session: Option<SessionId>,
+    /// Whose request it is, where clients are told apart. No page is shared between two tenants.
+    pub tenant: Option<TenantId>,
+    /// The tenant's share of a worker that is short of time, in thousandths ([`WEIGHT_ONE`]).
+    pub weight: u32,
     /// When the gateway gives up on the request.
     pub deadline: Time,
 }

@@ -66,6 +66,8 @@ pub enum Failure {
     WorkerLost(String),
     /// The worker's engine failed on it.
     Engine(String),
+    /// It could not be done in the time that its client gives it, and was not computed.
+    Hopeless(String),
     /// The deadline passed.
     Deadline,
     /// The client is gone.

@@ -212,6 +212,7 @@ const fn name(failure: &Failure) -> &'static str {
         Failure::Invalid(_) => "invalid",
         Failure::WorkerLost(_) => "worker-lost",
         Failure::Engine(_) => "engine",
+        Failure::Hopeless(_) => "hopeless",
         Failure::Deadline => "deadline",
         Failure::Cancelled => "client-left",
     }

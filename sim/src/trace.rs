@@ -131,6 +131,10 @@ impl Trace {
                 self.request(32, *request, *attempt);
                 self.text(reason);
             }
+            BatchEffect::Late { request, attempt, reason } => {
+                self.request(33, *request, *attempt);
+                self.text(reason);
+            }
             BatchEffect::Preempted { seq, dropped } => {
                 self.seq(*seq);
                 self.add((*dropped).into());

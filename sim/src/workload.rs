@@ -5,7 +5,7 @@ use std::sync::Arc;
 use config::ids::{Attempt, RequestId};
 use policies::cost::fake::FakeModel;
 use policies::kv::{Fingerprint, page_hashes};
-use policies::request::{RequestSpec, ResumedChoice, Sampling, Token};
+use policies::request::{RequestSpec, ResumedChoice, Sampling, Token, WEIGHT_ONE};
 use policies::rng::{self, Rng};
 use policies::time::{Span, Time};
 
@@ -92,6 +92,8 @@ pub fn arrivals(scenario: &Scenario) -> Vec<Arrival> {
             prompt_logprobs: false,
             props: Arc::default(),
             session: (w.turns > 1).then(|| format!("conversation-{conversation}").into()),
+            tenant: None,
+            weight: WEIGHT_ONE,
             deadline: came + Span::from(w.deadline.get()),
         };
         arrivals.push(Arrival { at: came, spec, leaves, reads });

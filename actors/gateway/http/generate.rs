@@ -15,12 +15,14 @@ use engine::text::StopSet;
 use futures_util::stream::SelectAll;
 use futures_util::{Stream, StreamExt};
 use policies::kv::page_hashes;
-use policies::request::{Prop, RequestSpec, ResumedChoice, Sampling};
+use policies::order::deadline;
+use policies::request::{RequestSpec, ResumedChoice, Sampling, prop_millis};
 use policies::time::{Span, Time};
 
 use super::{REQUEST_ID, body};
 use crate::clock;
 use crate::gateway::Shared;
+use crate::gateway::auth::Identity;
 use crate::gateway::collect::Collector;
 use crate::gateway::error::{ApiError, unix_seconds};
 use crate::gateway::openai::body::Body;
@@ -68,6 +70,7 @@ pub(super) async fn completions(
 async fn generate(shared: Arc<Shared>, request: Request, validate: Validate) -> Result<Response, ApiError> {
     let arrived = clock::now();
     let (head, body) = request.into_parts();
+    let identity = head.extensions.get().cloned().unwrap_or(Identity::ANYBODY);
     let request_id =
         head.headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned();
     let bytes = body::read(&shared, &head.headers, body).await?;
@@ -94,7 +97,7 @@ async fn generate(shared: Arc<Shared>, request: Request, validate: Validate) -> 
         };
         off_thread(&shared, size, work).await?
     };
-    let (mut reply, mut sessions) = start(&shared, prepared, arrived).await?;
+    let (mut reply, mut sessions) = start(&shared, prepared, identity, arrived).await?;
     // The one place that says which of our ids belongs to which of a client's.
     tracing::debug!(request_id, id = reply.id, model = reply.served.card.name, "generation started");
     let (early, workers) = accepted(&mut sessions, reply.prompts.len(), &mut reply.placements).await?;
@@ -110,14 +113,21 @@ async fn generate(shared: Arc<Shared>, request: Request, validate: Validate) -> 
 }
 
 /// Starts one session a prompt.
-async fn start(shared: &Arc<Shared>, prepared: Prepared, arrived: Time) -> Result<(Reply, Merged), ApiError> {
+async fn start(
+    shared: &Arc<Shared>,
+    prepared: Prepared,
+    identity: Identity,
+    arrived: Time,
+) -> Result<(Reply, Merged), ApiError> {
     let Prepared { generation, served, prompts, budgets } = prepared;
     let (said, limits) = (generation.session.clone(), shared.limits());
-    let deadline = deadline(shared, &generation, arrived);
+    let deadline = ends_at(shared, &generation, arrived);
     let stops = (!generation.stop.is_empty()).then(|| Arc::new(StopSet::new(&generation.stop)));
     let end_tokens: Arc<[u32]> = served.text.end_ids().into();
     let props = Arc::new(generation.props);
     let output = generation.output;
+    // What another tenant computed is nothing that this one could find.
+    let fingerprint = served.card.fingerprint.of_tenant(identity.tenant.as_ref());
     let mut sessions = Merged::new();
     let mut first = None;
     for (index, (prompt, &budget)) in prompts.iter().zip(&budgets).enumerate() {
@@ -133,7 +143,7 @@ async fn start(shared: &Arc<Shared>, prepared: Prepared, arrived: Time) -> Resul
             attempt: Attempt::default(),
             model: ModelId::from(served.card.name.as_str()),
             prompt: Arc::clone(&prompt.tokens),
-            hashes: page_hashes(&served.card.fingerprint, served.card.page_tokens, &prompt.tokens).into(),
+            hashes: page_hashes(&fingerprint, served.card.page_tokens, &prompt.tokens).into(),
             resumed: vec![ResumedChoice::default(); output.n as usize],
             max_tokens: budget.max(1),
             end_tokens: Arc::clone(&end_tokens),
@@ -142,6 +152,8 @@ async fn start(shared: &Arc<Shared>, prepared: Prepared, arrived: Time) -> Resul
             prompt_logprobs: output.echo && output.logprobs,
             props: Arc::clone(&props),
             session: said.clone(),
+            tenant: identity.tenant.clone(),
+            weight: identity.weight,
             credit: limits.stream_credit,
             deadline,
         };
@@ -164,12 +176,9 @@ async fn start(shared: &Arc<Shared>, prepared: Prepared, arrived: Time) -> Resul
 }
 
 /// The end of the request's time: the configured limit, or earlier where the client's hint says so.
-fn deadline(shared: &Shared, generation: &Generation, arrived: Time) -> Time {
+fn ends_at(shared: &Shared, generation: &Generation, arrived: Time) -> Time {
     let limit = Span::from(shared.http.request_timeout.get());
-    let hint = match generation.props.get("deadline-ms") {
-        Some(Prop::Int(ms)) => u64::try_from(*ms).ok().filter(|ms| *ms > 0).map(Span::from_millis),
-        _ => None,
-    };
+    let hint = prop_millis(&generation.props, deadline::PROP).filter(|hint| *hint > Span::ZERO);
     arrived + hint.map_or(limit, |hint| hint.min(limit))
 }
 

@@ -1,9 +1,11 @@
 //! The fields that chat and completions share: what each may be, and what it becomes.
 
 use axum::http::HeaderMap;
-use config::GatewayConfig;
 use config::ids::SessionId;
+use config::{Dur, GatewayConfig};
+use policies::order::{deadline, keep_session, priority};
 use policies::request::{Prop, Props, Sampling};
+use policies::time::Span;
 
 use super::body::{Body, Field, Scalar};
 use crate::gateway::error::{ApiError, plain};
@@ -20,6 +22,12 @@ const SESSION_HEADERS: [&str; 3] = ["x-session-id", "x-dynamo-session-id", "x-sm
 const MAX_SESSION_BYTES: usize = 256;
 /// Headers that begin with this are hints.
 const PROP_HEADER: &str = "x-prop-";
+/// Headers that stand for a hint, ours first, then what clients of other servers send; `x-prop-…` wins over them.
+const PROP_ALIASES: [(&str, &str); 3] = [
+    ("x-slo-ttft-ms", deadline::TTFT_PROP),
+    ("x-session-final", keep_session::FINAL_PROP),
+    ("x-dynamo-session-final", keep_session::FINAL_PROP),
+];
 
 /// Fields that change nothing here, whatever they hold: accounting, storage and routing hints of OpenAI's own service.
 const IGNORED: [&str; 6] = [
@@ -263,6 +271,11 @@ fn props(body: &mut Body, headers: &HeaderMap) -> Result<Props, ApiError> {
         };
         props.insert(name.to_owned(), from_header(value));
     }
+    for (header, name) in PROP_ALIASES {
+        if let Some(value) = headers.get(header).and_then(|value| value.to_str().ok()) {
+            props.entry(name.to_owned()).or_insert_with(|| from_header(value));
+        }
+    }
     match body.take("props") {
         None => {}
         Some(Field::Object { entries, count }) if count <= MAX_PROPS => {
@@ -271,7 +284,7 @@ fn props(body: &mut Body, headers: &HeaderMap) -> Result<Props, ApiError> {
                     Scalar::Int(n) => Prop::Int(n),
                     Scalar::Float(x) => Prop::Float(x),
                     Scalar::Bool(b) => Prop::Bool(b),
-                    Scalar::Text(text) => Prop::Text(text),
+                    Scalar::Text(text) => from_text(text),
                     Scalar::Null | Scalar::Nested => {
                         let name = plain(&name);
                         return Err(bad(format!(
@@ -293,7 +306,7 @@ fn props(body: &mut Body, headers: &HeaderMap) -> Result<Props, ApiError> {
     if props.len() > MAX_PROPS {
         return Err(bad(format!("the request has {} hints; at most {MAX_PROPS} are allowed", props.len())));
     }
-    for (name, value) in &props {
+    for (name, value) in &mut props {
         let size = if let Prop::Text(text) = value { text.len() } else { 0 };
         if name.is_empty() || name.len() > MAX_PROP_BYTES || size > MAX_PROP_BYTES {
             let message = format!("`props.{}` is empty or longer than {MAX_PROP_BYTES} bytes", plain(name));
@@ -304,19 +317,23 @@ fn props(body: &mut Body, headers: &HeaderMap) -> Result<Props, ApiError> {
     Ok(props)
 }
 
-/// The hints whose meaning is known have to have its type.
-fn typed(name: &str, value: &Prop) -> Result<(), ApiError> {
-    let fits = match (name, value) {
-        ("priority", Prop::Int(_)) => true,
-        ("deadline-ms" | "keep-ms", Prop::Int(n)) => *n >= 0,
-        ("priority" | "deadline-ms" | "keep-ms", _) => false,
-        _ => true,
+/// The hints whose meaning is known have to have its type. A time may be a duration; it is told on in milliseconds, as
+/// its name says.
+fn typed(name: &str, value: &mut Prop) -> Result<(), ApiError> {
+    let rule = match (name, &*value) {
+        (priority::PROP, Prop::Int(_)) | (keep_session::FINAL_PROP, Prop::Bool(_)) => return Ok(()),
+        (priority::PROP, _) => "a whole number of 64 bits",
+        (keep_session::FINAL_PROP, _) => "true or false",
+        (deadline::PROP | deadline::TTFT_PROP | keep_session::PROP, Prop::Int(0..)) => return Ok(()),
+        (deadline::PROP | deadline::TTFT_PROP | keep_session::PROP, Prop::Duration(span)) => {
+            *value = Prop::Int(i64::try_from(span.0.div_ceil(1_000_000)).unwrap_or(i64::MAX));
+            return Ok(());
+        }
+        (deadline::PROP | deadline::TTFT_PROP | keep_session::PROP, _) => {
+            "a whole number of milliseconds, not negative, or a duration such as 800ms"
+        }
+        _ => return Ok(()),
     };
-    if fits {
-        return Ok(());
-    }
-    let rule =
-        if name == "priority" { "a whole number" } else { "a whole number of milliseconds, not negative" };
     Err(ApiError::field(format!("props.{name}"), format!("`props.{name}` has to be {rule}")))
 }
 
@@ -327,8 +344,13 @@ fn from_header(value: &str) -> Prop {
     }
     match value.parse::<f64>() {
         Ok(x) if x.is_finite() => Prop::Float(x),
-        _ => value.parse().map_or_else(|_| Prop::Text(value.to_owned()), Prop::Bool),
+        _ => value.parse().map_or_else(|_| from_text(value.to_owned()), Prop::Bool),
     }
+}
+
+/// A text that says a length of time with its unit is one.
+fn from_text(text: String) -> Prop {
+    text.parse::<Dur>().map_or(Prop::Text(text), |dur| Prop::Duration(Span(dur.as_nanos())))
 }
 
 /// A flag.

@@ -298,6 +298,7 @@ pub(super) async fn rig_with(setup: Setup) -> Rig {
         control: Control { doors: Doors::default(), board: Board::default(), reloader: None },
         metrics: Arc::new(|| "some_metric 1\n".into()),
         trouble: Arc::new(|| None),
+        keys: Default::default(),
     };
     let gateway = Gateway::start(args, None).await.unwrap();
     let rig = Rig { gateway, world };

@@ -408,7 +408,11 @@ fn every_key_can_be_set_by_a_variable() {
                 seen += 1;
             }
             toml::Value::Array(_) => {
-                let text = if name.ends_with("POLICIES") { "session-affinity" } else { "a:1,b:2" };
+                let text = match &name {
+                    name if name.ends_with("POLICIES") => "session-affinity",
+                    name if name.ends_with("POLICY") => "fair, keep-session",
+                    _ => "a:1,b:2",
+                };
                 loaded("", &[(&name, text)], &[]).unwrap();
                 seen += 1;
             }
@@ -419,6 +423,37 @@ fn every_key_can_be_set_by_a_variable() {
         }
     }
     assert!(seen > 40, "{seen} keys");
+}
+
+#[test]
+fn a_worker_has_one_order_by_any_spelling() {
+    let order = |text: &str| loaded(text, &[], &[]).map(|config| config.runtime.worker_policy);
+    let names = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+    assert_eq!(order(""), Ok(names(&["fcfs"])));
+    assert_eq!(order("[runtime]\nworker-policy = \"fair\"\n"), Ok(names(&["fair"])));
+    assert_eq!(
+        order("[runtime]\nworker_policy = [\"deadline\", \"keep-session\"]\n"),
+        Ok(names(&["deadline", "keep-session"]))
+    );
+    assert_eq!(order("[runtime]\nworker-policy = \"keep-session\"\n"), Ok(names(&["keep-session"])));
+    for (list, word) in [
+        ("[\"fair\", \"priority\"]", "there is one order"),
+        ("[\"fair\", \"fair\"]", "each policy once"),
+        ("\"offload\"", "use one of fcfs, fair, priority, deadline"),
+    ] {
+        let error = order(&format!("[runtime]\nworker-policy = {list}\n")).unwrap_err().to_string();
+        assert!(error.contains("runtime.worker-policy") && error.contains(word), "{error}");
+    }
+    for (table, word) in [
+        ("fair]\ninput-weight = 0\noutput-weight = 0", "worker-policy.fair.output-weight"),
+        ("priority]\ndefault = 9000000", "worker-policy.priority.default"),
+        ("keep-session]\nmax-share = 1.5", "worker-policy.keep-session.max-share"),
+        ("keep-session]\nmax-keep = \"0s\"", "worker-policy.keep-session.max-keep"),
+        ("keep-session]\nmax_keep = \"1s\"", "did you mean `worker-policy.keep-session.max-keep`"),
+    ] {
+        let error = loaded(&format!("[worker-policy.{table}\n"), &[], &[]).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
 }
 
 #[test]

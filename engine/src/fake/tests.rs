@@ -5,7 +5,7 @@ use config::ids::{Attempt, RequestId};
 use policies::batch::{Batch, BatchConfig, BatchEffect};
 use policies::cost::{Hardware, ModelShape};
 use policies::invariant::{enforce, panic_on_broken};
-use policies::request::{Finish, RequestSpec, ResumedChoice, Sampling, Token};
+use policies::request::{Finish, RequestSpec, ResumedChoice, Sampling, Token, WEIGHT_ONE};
 use policies::rng::Rng;
 use policies::step::{SeqKey, Slice};
 use policies::time::Time;
@@ -194,7 +194,9 @@ fn serve(seed: u64) -> u64 {
                     }
                 }
                 BatchEffect::Done { .. } => finished += 1,
-                BatchEffect::Failed { reason, .. } => panic!("seed {seed}: {reason}"),
+                BatchEffect::Failed { reason, .. } | BatchEffect::Late { reason, .. } => {
+                    panic!("seed {seed}: {reason}")
+                }
                 BatchEffect::Preempted { .. } | BatchEffect::PromptLogprobs { .. } => {}
             }
         }
@@ -232,6 +234,8 @@ fn request(rng: &mut Rng, number: u64) -> RequestSpec {
         prompt_logprobs: false,
         props: Arc::default(),
         session: None,
+        tenant: None,
+        weight: WEIGHT_ONE,
         deadline: Time::NEVER,
     }
 }

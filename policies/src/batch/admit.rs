@@ -1,37 +1,46 @@
 //! Who starts to run: look-up of what the cache has, room for the rest, and room to grow.
 
-use std::ops::Bound;
-
 use config::ids::PageId;
 
 use super::Batch;
 use super::plan::Draft;
 use super::seq::{Place, Seq};
 use super::slab::Key;
+use crate::order::OrderEvent;
+use crate::time::Time;
 
 /// New requests that are looked at beyond ones that wait for a page that is being computed.
 const LOOK_PAST: usize = 64;
 
 impl Batch {
     /// Admits waiting sequences, in order, as long as the step has tokens left and they fit.
-    pub(super) fn admit(&mut self, draft: &mut Draft) {
-        while draft.budget > 0 && self.has_slot() {
-            let Some((_, &key)) = self.resuming.first_key_value() else { break };
-            // Nothing overtakes a sequence that has run before, or the bound on its preemptions would not hold.
-            if self.is_held(key, draft) || !self.try_admit(key, draft) {
-                return;
+    pub(super) fn admit(&mut self, now: Time, draft: &mut Draft) {
+        let mut passed: Vec<Key> = Vec::new();
+        while draft.budget > 0 && self.has_slot() && passed.len() < LOOK_PAST {
+            let Some(key) = self.next_waiting() else { break };
+            let held = self.is_held(key, draft);
+            if held && self.seqs[key].place == Place::Fresh {
+                self.fresh.remove(self.seqs[key].spot);
+                passed.push(key);
+            } else if held || (!self.give_up_late(now, key) && !self.try_admit(key, draft)) {
+                break;
             }
         }
-        let (mut after, mut passed) = (Bound::Unbounded, 0);
-        while draft.budget > 0 && self.has_slot() && passed < LOOK_PAST {
-            let Some((&rank, &key)) = self.fresh.range((after, Bound::Unbounded)).next() else { return };
-            if self.is_held(key, draft) {
-                after = Bound::Excluded(rank);
-                passed += 1;
-            } else if !self.try_admit(key, draft) {
-                return;
+        // One that was given up took the request's other choices with it.
+        for key in passed {
+            if let Some(seq) = self.seqs.get(key) {
+                self.fresh.insert(seq.spot, key);
             }
         }
+    }
+
+    /// Whose turn it is: nothing but what has a higher level overtakes a sequence that has run before.
+    fn next_waiting(&self) -> Option<Key> {
+        let ran = self.resuming.first_key_value().map(|(_, key)| *key);
+        let fresh = self.fresh.first();
+        let (Some(resuming), Some(key)) = (ran, fresh) else { return ran.or(fresh) };
+        let overtakes = self.level(&self.seqs[key]) > self.level(&self.seqs[resuming]);
+        Some(if overtakes { key } else { resuming })
     }
 
     pub(super) fn has_slot(&self) -> bool {
@@ -58,19 +67,14 @@ impl Batch {
         let page_tokens = self.config.page_tokens;
         let seq = &mut self.seqs[key];
         let request = &self.requests[seq.request];
-        seq.ensure_hashes(
-            (seq.len() / page_tokens) as usize,
-            page_tokens,
-            &self.config.fingerprint,
-            self.hasher,
-        );
+        seq.ensure_hashes((seq.len() / page_tokens) as usize, page_tokens, &request.fingerprint, self.hasher);
         let usable = seq.len() - 1;
         let scored = seq.joint && request.spec.prompt_logprobs;
         (if scored { usable.min(request.reported) } else { usable }) / page_tokens
     }
 
     /// The cached pages that a sequence starts with, longest run from the first page.
-    fn look_up(&mut self, key: Key) -> Vec<PageId> {
+    pub(super) fn look_up(&mut self, key: Key) -> Vec<PageId> {
         let page_tokens = self.config.page_tokens;
         let pages = self.reusable(key);
         let seq = &self.seqs[key];
@@ -90,7 +94,7 @@ impl Batch {
 
     fn try_admit(&mut self, key: Key, draft: &mut Draft) -> bool {
         let reserve = self.reserve(&self.seqs[key]);
-        if self.paused.is_empty() && self.table.available() <= reserve {
+        if self.spare() == 0 && self.table.available() <= reserve {
             return false;
         }
         let hits = self.look_up(key);
@@ -112,16 +116,22 @@ impl Batch {
         true
     }
 
-    /// Pages that could be taken beside `hits` if all paused sequences gave up theirs, or more: they may share some.
+    /// Pages that could be taken beside `hits` if all paused sequences and conversations gave up theirs, or more: they may
+    /// share some.
     fn most_room(&self, hits: &[PageId]) -> u32 {
-        let paused: u32 = self.paused.values().map(|k| self.seqs[*k].pages.len() as u32).sum();
         let alone = self.running.is_empty() && self.receiving.is_empty();
         let reserve = if alone { 0 } else { self.config.watermark_pages() };
-        (self.table.room_beside(hits) + paused).saturating_sub(reserve)
+        (self.table.room_beside(hits) + self.spare()).saturating_sub(reserve)
+    }
+
+    /// Pages of those that cannot go on, and those that are kept for conversations; shared ones count as often.
+    pub(super) fn spare(&self) -> u32 {
+        let paused: u32 = self.paused.values().map(|k| self.seqs[*k].pages.len() as u32).sum();
+        paused + self.kept().0
     }
 
     /// Pages to leave free beside those that a sequence needs now.
-    fn reserve(&self, seq: &Seq) -> u32 {
+    pub(super) fn reserve(&self, seq: &Seq) -> u32 {
         if self.running.is_empty() && self.paused.is_empty() && self.receiving.is_empty() {
             return 0;
         }
@@ -164,14 +174,16 @@ impl Batch {
         let first = self.seqs[key].place == Place::Fresh;
         let (place, rank, len) = (self.seqs[key].place, self.seqs[key].rank(), self.seqs[key].len());
         match place {
-            Place::Fresh => self.fresh.remove(&rank),
+            Place::Fresh => self.fresh.remove(self.seqs[key].spot),
             Place::Resuming
             | Place::Running
             | Place::Paused
             | Place::Stalled
             | Place::Receiving
-            | Place::Held => self.resuming.remove(&rank),
-        };
+            | Place::Held => {
+                self.resuming.remove(&rank);
+            }
+        }
         self.waiting_tokens -= u64::from(len);
         let seq = &mut self.seqs[key];
         self.waiting_work -= std::mem::take(&mut seq.waiting_work);
@@ -186,6 +198,8 @@ impl Batch {
             if request.cached.is_none() {
                 request.cached = Some(hit);
                 request.usage.cached_tokens = hit;
+                let key = request.key();
+                self.order.tell(|| OrderEvent::Admitted { key, cached: hit });
             }
             if self.config.prefix_cache && !(seq.joint && request.spec.prompt_logprobs) {
                 self.totals.prefix_queries += u64::from(prompt);

@@ -16,6 +16,10 @@ impl Batch {
         for page in self.fenced.iter().chain(self.seqs.iter().flat_map(|(_, s)| &s.pages)) {
             holders[page.index()] += 1;
         }
+        if let Some(kept) = &self.kept {
+            kept.check()?;
+            kept.all().for_each(|page| holders[page.index()] += 1);
+        }
         self.table.check(&holders)?;
         ensure_invariant!(
             self.flight.is_some() || self.fenced.is_empty(),
@@ -36,7 +40,7 @@ impl Batch {
         let lists = [
             (Place::Running, self.running.clone()),
             (Place::Resuming, self.resuming.values().copied().collect()),
-            (Place::Fresh, self.fresh.values().copied().collect()),
+            (Place::Fresh, self.fresh.in_order().collect()),
             (Place::Paused, self.paused.values().copied().collect()),
             (Place::Stalled, self.stalled.values().copied().collect()),
             (Place::Receiving, self.receiving.values().copied().collect()),
@@ -60,7 +64,7 @@ impl Batch {
                     seq.place
                 );
                 ensure_invariant!(
-                    last < Some(seq.rank()),
+                    place == Place::Fresh || last < Some(seq.rank()),
                     "queue_order",
                     "{place:?}: {:?} after {last:?}",
                     seq.rank()
@@ -81,9 +85,14 @@ impl Batch {
             self.running.len(),
             self.receiving.len()
         );
-        let waiting = self.resuming.values().chain(self.fresh.values());
+        ensure_invariant!(
+            self.fresh.is_consistent(),
+            "queue_heads",
+            "the first ones of the flows are not those that are looked at"
+        );
+        let waiting = self.resuming.values().copied().chain(self.fresh.in_order());
         let (tokens, work) = waiting
-            .map(|k| &self.seqs[*k])
+            .map(|k| &self.seqs[k])
             .fold((0, 0), |(tokens, work), seq| (tokens + u64::from(seq.len()), work + self.work(seq)));
         ensure_invariant!(
             (tokens, work) == (self.waiting_tokens, self.waiting_work),

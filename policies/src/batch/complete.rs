@@ -7,6 +7,7 @@ use super::slab::Key;
 use super::transfer::Transfer;
 use super::{Batch, BatchEffect, Flight, FlightSlice, TokenEvent};
 use crate::kv::table::Published;
+use crate::order::OrderEvent;
 use crate::request::Finish;
 use crate::step::{Drawn, PromptLogprobs, SeqKey, StepOutcome};
 use crate::time::Time;
@@ -40,8 +41,11 @@ impl<'a> DrawnTokens<'a> {
 impl Batch {
     /// Takes the outcome of the step in flight; an outcome of another step is ignored. Entries of sequences that are
     /// gone are ignored; a sequence whose slice failed, or whose token is missing, fails alone with its request.
-    pub fn complete(&mut self, _now: Time, outcome: &StepOutcome, effects: &mut Vec<BatchEffect>) {
+    pub fn complete(&mut self, now: Time, outcome: &StepOutcome, effects: &mut Vec<BatchEffect>) {
+        self.clock = self.clock.max(now);
         if let Some(flight) = self.land(outcome.step) {
+            let prefill = flight.slices.iter().filter(|s| s.prefill).map(|s| s.tokens).sum();
+            self.order.tell(|| OrderEvent::Stepped { took: outcome.took, prefill });
             for (key, reason) in &outcome.failed {
                 if let Some(request) = self.by_id.get(&(key.request, key.attempt)).copied()
                     && flight.slices.iter().any(|s| s.key == *key && self.seqs.get(s.seq).is_some())
@@ -99,8 +103,13 @@ impl Batch {
         let Some(seq) = self.seqs.get_mut(slice.seq) else { return };
         seq.computed += slice.tokens;
         if slice.prefill {
-            self.requests[seq.request].usage.prefilled_tokens += slice.tokens;
+            let request = &mut self.requests[seq.request];
+            request.usage.prefilled_tokens += slice.tokens;
             self.totals.prefilled_tokens += u64::from(slice.tokens);
+            let from = request.reached.max(request.cached.unwrap_or(0));
+            request.reached = from.max(seq.computed.min(seq.prompt.len() as u32));
+            let (key, prefill) = (request.key(), request.reached - from);
+            self.order.tell(|| OrderEvent::Computed { key, prefill, drawn: 0 });
         }
         self.publish_filled(slice.seq, slice.tokens);
         self.report_full_pages(slice.seq);
@@ -142,6 +151,8 @@ impl Batch {
         let finish = request.finish(drawn.token, len);
         request.usage.drawn_tokens += 1;
         self.totals.drawn_tokens += 1;
+        let key = request.key();
+        self.order.tell(|| OrderEvent::Computed { key, prefill: 0, drawn: 1 });
         self.effects.push(BatchEffect::Token(TokenEvent {
             seq: request.seq_key(choice),
             index,
@@ -203,6 +214,8 @@ impl Batch {
             place: Place::Running,
             order: parent.order,
             arrival: parent.arrival,
+            spot: parent.spot,
+            tier: parent.tier,
             prompt: parent.prompt.clone(),
             prompt_hashes: parent.prompt_hashes.clone(),
             output: vec![fork.token],
@@ -237,7 +250,8 @@ impl Batch {
         let page_tokens = self.config.page_tokens;
         let seq = &mut self.seqs[key];
         let (first, filled) = ((seq.computed - tokens) / page_tokens, seq.computed / page_tokens);
-        seq.ensure_hashes(filled as usize, page_tokens, &self.config.fingerprint, self.hasher);
+        let fingerprint = &self.requests[seq.request].fingerprint;
+        seq.ensure_hashes(filled as usize, page_tokens, fingerprint, self.hasher);
         for i in first as usize..filled as usize {
             let Some(hash) = seq.hash(i) else { return };
             let parent = i.checked_sub(1).map(|i| seq.pages[i]);

@@ -3,6 +3,7 @@
 use config::ids::{Attempt, RequestId};
 
 use super::Batch;
+use super::fresh::Spot;
 use super::seq::Place;
 use super::slab::Key;
 use crate::time::Time;
@@ -91,16 +92,20 @@ impl Batch {
         self.watch_deadline(request);
     }
 
-    /// Takes the pages of the paused sequence that was admitted last; false where there is none. It loses its seniority
+    /// Takes the pages that are kept for a conversation, or else those of the paused sequence that was admitted last;
+    /// false where there is neither. The sequence loses its seniority
     /// with them: those that were admitted since have been promised room beside what was there at the time.
     pub(super) fn evict_paused(&mut self) -> bool {
+        if self.release_oldest() {
+            return true;
+        }
         let Some((_, key)) = self.paused.pop_last() else { return false };
         let pages = self.dispossess(key);
         if self.has_credit(key) {
             self.queue_as_fresh(key);
         } else {
             let seq = &mut self.seqs[key];
-            (seq.place, seq.order) = (Place::Stalled, seq.arrival);
+            (seq.place, seq.order, seq.tier) = (Place::Stalled, seq.arrival, 0);
             let rank = seq.rank();
             self.stalled.insert(rank, key);
         }
@@ -112,7 +117,8 @@ impl Batch {
     fn queue_as_fresh(&mut self, key: Key) {
         let seq = &mut self.seqs[key];
         (seq.place, seq.order) = (Place::Fresh, seq.arrival);
-        self.fresh.insert(seq.rank(), key);
+        seq.spot = Spot::new(&self.requests[seq.request].standing, seq.order, seq.choice);
+        self.fresh.insert(seq.spot, key);
         self.count_waiting(key);
     }
 

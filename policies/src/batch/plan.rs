@@ -27,8 +27,11 @@ impl Batch {
         if self.flight.is_some() {
             return None;
         }
+        self.clock = self.clock.max(now);
         self.expire(now);
+        self.release_expired(now);
         self.wake();
+        self.make_way();
         let step = self.steps + 1;
         let mut draft = Draft {
             plan: StepPlan { step, ..StepPlan::default() },
@@ -38,7 +41,7 @@ impl Batch {
         };
         self.plan_decodes(&mut draft);
         self.plan_prefills(&mut draft);
-        self.admit(&mut draft);
+        self.admit(now, &mut draft);
         if draft.plan.slices.is_empty() {
             return None;
         }

@@ -2,9 +2,11 @@
 
 use config::ids::PageId;
 
+use super::order::{running_tier, tier};
 use super::seq::{Choice, Place, Request, Seq};
 use super::slab::Key;
 use super::{Batch, BatchEffect};
+use crate::order::OrderEvent;
 use crate::time::Time;
 
 impl Batch {
@@ -13,6 +15,7 @@ impl Batch {
         let request = self.requests.remove(key)?;
         self.drop_transfer(&request, reason);
         self.by_id.remove(&(request.spec.id, request.spec.attempt));
+        self.order.tell(|| OrderEvent::Ended { key: request.key() });
         self.deadlines.remove(&(request.spec.deadline, key));
         for seq in request.seqs() {
             self.remove_seq(seq);
@@ -25,10 +28,16 @@ impl Batch {
         let request = &mut self.requests[key];
         let Some(state) = request.choices.get_mut(choice as usize) else { return false };
         let before = std::mem::replace(state, Choice::Ended);
-        if before == Choice::Ended {
-            return false;
-        }
+        let turn = match before {
+            Choice::Ended => return false,
+            Choice::Own(seq) => Some(seq),
+            Choice::Joint => request.joint,
+        };
         request.live -= 1;
+        if let Some(seq) = turn {
+            self.keep_turn(key, seq);
+        }
+        let request = &mut self.requests[key];
         if request.live == 0 {
             if let Choice::Own(seq) = before {
                 self.remove_seq(seq);
@@ -79,8 +88,11 @@ impl Batch {
 
     /// Takes a waiting sequence out of its queue.
     pub(super) fn unqueue(&mut self, seq: &Seq) {
-        let queue = if seq.place == Place::Fresh { &mut self.fresh } else { &mut self.resuming };
-        queue.remove(&seq.rank());
+        if seq.place == Place::Fresh {
+            self.fresh.remove(seq.spot);
+        } else {
+            self.resuming.remove(&seq.rank());
+        }
         self.waiting_tokens -= u64::from(seq.len());
         self.waiting_work -= seq.waiting_work;
     }
@@ -139,6 +151,8 @@ impl Batch {
         let request = &mut self.requests[owner];
         request.usage.preemptions += 1;
         self.totals.preemptions += 1;
+        let key = request.key();
+        self.order.tell(|| OrderEvent::Preempted { key });
         let choice =
             if seq.joint { request.joint_choices().next().unwrap_or(seq.choice) } else { seq.choice };
         self.effects.push(BatchEffect::Preempted { seq: request.seq_key(choice), dropped });
@@ -149,17 +163,20 @@ impl Batch {
 
     /// Puts a sequence without pages among those that wait to run again.
     pub(super) fn queue_again(&mut self, key: Key) {
+        let level = self.level(&self.seqs[key]);
         let seq = &mut self.seqs[key];
         seq.computed = 0;
         seq.prefilling = true;
-        seq.place = Place::Resuming;
+        (seq.place, seq.tier) = (Place::Resuming, tier(level));
         self.resuming.insert(seq.rank(), key);
         self.count_waiting(key);
     }
 
-    /// Puts a sequence among the running ones, by seniority.
+    /// Puts a sequence among the running ones, by level and seniority.
     pub(super) fn run(&mut self, key: Key) {
-        self.seqs[key].place = Place::Running;
+        let level = self.level(&self.seqs[key]);
+        let seq = &mut self.seqs[key];
+        (seq.place, seq.tier) = (Place::Running, running_tier(level, seq.preemptions));
         let rank = self.seqs[key].rank();
         let at = self.running.partition_point(|k| self.seqs[*k].rank() < rank);
         self.running.insert(at, key);

@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use config::ids::PageId;
 
+use super::fresh::Spot;
 use super::slab::Key;
 use super::transfer::Transfer;
-use super::{PageHasher, Usage};
+use super::{PageHasher, Rank, Usage};
 use crate::kv::{Fingerprint, PageHash};
+use crate::order::Standing;
 use crate::request::{Finish, RequestSpec, Token};
 use crate::step::SeqKey;
+use crate::time::Time;
 
 /// A request from its submission until all of its choices have ended.
 #[derive(Debug)]
@@ -29,6 +32,17 @@ pub(super) struct Request {
     pub(super) allowed: Vec<u32>,
     /// Prompt log-probabilities are reported for the positions `1..=reported`.
     pub(super) reported: u32,
+    /// Counts requests in order of arrival.
+    pub(super) number: u64,
+    /// When it came.
+    pub(super) since: Time,
+    /// What the policy published about it.
+    pub(super) standing: Standing,
+    /// Of its tenant's pages.
+    pub(super) fingerprint: Fingerprint,
+    /// Prompt tokens that were found or computed so far, at most; what is lost to a preemption and computed again does
+    /// not count again.
+    pub(super) reached: u32,
     /// Its prompt is computed for, or by, another worker.
     pub(super) transfer: Transfer,
 }
@@ -108,6 +122,10 @@ pub(super) struct Seq {
     pub(super) order: u64,
     /// The request's arrival.
     pub(super) arrival: u64,
+    /// Its place among the fresh ones, while it is one.
+    pub(super) spot: Spot,
+    /// Its level in the order of the list that it is in; of no meaning while it is fresh.
+    pub(super) tier: u64,
     pub(super) prompt: Arc<[Token]>,
     pub(super) prompt_hashes: Arc<[PageHash]>,
     pub(super) output: Vec<Token>,
@@ -138,8 +156,8 @@ impl Seq {
     }
 
     /// Its key in the ordered lists.
-    pub(super) const fn rank(&self) -> (u64, u32) {
-        (self.order, self.choice)
+    pub(super) const fn rank(&self) -> Rank {
+        (self.tier, self.order, self.choice)
     }
 
     /// The tokens at `start..end`.

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use config::ids::{Attempt, RequestId};
 
+use super::fresh::Spot;
 use super::seq::{Choice, Place, Request, Seq};
 use super::slab::Key;
 use super::transfer::Transfer;
 use super::{Batch, BatchEffect, Refusal, Usage};
-use crate::kv::PageHash;
+use crate::kv::{Fingerprint, PageHash};
+use crate::order::{OrderEvent, deadline};
 use crate::request::{RequestSpec, ResumedChoice, Token};
 use crate::time::Time;
 
@@ -20,9 +22,19 @@ impl Batch {
     ///
     /// # Errors
     /// [`Refusal`]; nothing is kept of the request then.
-    pub fn submit(&mut self, _now: Time, spec: RequestSpec) -> Result<(), Refusal> {
+    pub fn submit(&mut self, now: Time, spec: RequestSpec) -> Result<(), Refusal> {
+        self.accept(now, spec, Transfer::None)
+    }
+
+    pub(super) fn accept(&mut self, now: Time, spec: RequestSpec, transfer: Transfer) -> Result<(), Refusal> {
+        self.clock = self.clock.max(now);
         let limit = self.admissible(&spec)?;
-        let hashes = self.prompt_hashes(&spec);
+        let fingerprint = self.config.fingerprint.of_tenant(spec.tenant.as_ref());
+        let hashes = self.prompt_hashes(&spec, &fingerprint);
+        // How long a prompt takes is for the worker to say that computes it.
+        if !matches!(transfer, Transfer::Receive { .. }) {
+            self.in_time(now, &spec, &hashes)?;
+        }
         let scores_prompt =
             spec.prompt_logprobs && spec.resumed.iter().all(|c| c.tokens.is_empty() && !c.ended);
         let choices: Vec<Choice> = spec
@@ -44,8 +56,15 @@ impl Batch {
             cached: None,
             allowed,
             reported: 0,
+            number: self.submitted,
+            since: now,
+            standing: self.first_standing(),
+            fingerprint,
+            reached: 0,
             transfer: Transfer::None,
         };
+        self.submitted += 1;
+        self.order.tell(|| OrderEvent::Arrived(request.arrival().into()));
         let key = self.requests.insert(request);
         self.by_id.insert(id, key);
         if deadline < Time::NEVER {
@@ -54,6 +73,7 @@ impl Batch {
         if live == 0 {
             self.finish_request(key);
         } else {
+            self.requests[key].transfer = transfer;
             self.enqueue(key, &hashes);
         }
         Ok(())
@@ -88,8 +108,26 @@ impl Batch {
         Ok(prompt.saturating_add(spec.max_tokens).min(self.config.window()))
     }
 
+    /// Refuses what cannot be done before its client's deadline, even if it began now.
+    fn in_time(&self, now: Time, spec: &RequestSpec, hashes: &[PageHash]) -> Result<(), Refusal> {
+        if !spec.props.contains_key(deadline::PROP) {
+            return Ok(());
+        }
+        let page_tokens = self.config.page_tokens as usize;
+        let mut parent = None;
+        let cached = hashes.iter().zip(spec.prompt.chunks_exact(page_tokens)).take_while(|(hash, tokens)| {
+            parent = self.table.find(hash, parent, tokens);
+            parent.is_some()
+        });
+        let uncached = spec.prompt.len() - cached.count() * page_tokens;
+        match self.hopeless(now, uncached as u32, spec.deadline) {
+            Some((needed, left)) => Err(Refusal::Hopeless { needed, left }),
+            None => Ok(()),
+        }
+    }
+
     /// The gateway's hashes where there is one a full page, else our own. Wrong ones cost hits, never correctness.
-    fn prompt_hashes(&self, spec: &RequestSpec) -> Arc<[PageHash]> {
+    fn prompt_hashes(&self, spec: &RequestSpec, fingerprint: &Fingerprint) -> Arc<[PageHash]> {
         let page_tokens = self.config.page_tokens as usize;
         if !self.config.prefix_cache {
             return Arc::new([]);
@@ -101,7 +139,7 @@ impl Batch {
         let pages = spec.prompt.chunks_exact(page_tokens);
         pages
             .map(|page: &[Token]| {
-                let hash = (self.hasher)(&self.config.fingerprint, parent, page);
+                let hash = (self.hasher)(fingerprint, parent, page);
                 parent = Some(hash);
                 hash
             })
@@ -128,6 +166,8 @@ impl Batch {
                 place,
                 order,
                 arrival: order,
+                spot: Spot::new(&request.standing, order, choice),
+                tier: 0,
                 prompt: Arc::clone(&request.spec.prompt),
                 prompt_hashes: Arc::clone(hashes),
                 output,
@@ -139,6 +179,7 @@ impl Batch {
                 preemptions: 0,
                 limit: request.limit,
             };
+            let (spot, rank) = (seq.spot, seq.rank());
             let seq = self.seqs.insert(seq);
             if resumed {
                 request.choices[choice as usize] = Choice::Own(seq);
@@ -146,10 +187,10 @@ impl Batch {
                 request.joint = Some(seq);
             }
             if place == Place::Fresh {
-                self.fresh.insert((order, choice), seq);
+                self.fresh.insert(spot, seq);
                 added.push(seq);
             } else {
-                self.stalled.insert((order, choice), seq);
+                self.stalled.insert(rank, seq);
             }
         }
         for seq in added {
@@ -167,7 +208,8 @@ impl Batch {
 
     /// Ends one choice (the gateway found a stop string): no event of it follows. The others go on; after the last one
     /// the request is done. False where it is not here or the choice has ended.
-    pub fn cancel_choice(&mut self, _now: Time, request: RequestId, attempt: Attempt, choice: u32) -> bool {
+    pub fn cancel_choice(&mut self, now: Time, request: RequestId, attempt: Attempt, choice: u32) -> bool {
+        self.clock = self.clock.max(now);
         let Some(&key) = self.by_id.get(&(request, attempt)) else { return false };
         self.end_choice(key, choice)
     }
@@ -192,6 +234,26 @@ impl Batch {
             let (id, attempt, usage) = (request.spec.id, request.spec.attempt, request.usage);
             self.effects.push(BatchEffect::Done { request: id, attempt, usage });
         }
+    }
+
+    /// Gives up a waiting request that cannot be done in time any more; says whether it did.
+    pub(super) fn give_up_late(&mut self, now: Time, seq: Key) -> bool {
+        let key = self.seqs[seq].request;
+        let request = &self.requests[key];
+        let (due, asked) = (request.spec.deadline, request.spec.props.contains_key(deadline::PROP));
+        let elsewhere = matches!(request.transfer, Transfer::Receive { .. });
+        if !asked || elsewhere || !self.refuses_late() {
+            return false;
+        }
+        let cached = self.look_up(seq).len() as u32 * self.config.page_tokens;
+        let uncached = self.seqs[seq].len() - cached;
+        let Some((needed, left)) = self.hopeless(now, uncached, due) else { return false };
+        let reason = Refusal::Hopeless { needed, left }.to_string();
+        if let Some(request) = self.remove_request(key, Some(&reason)) {
+            let (id, attempt) = (request.spec.id, request.spec.attempt);
+            self.effects.push(BatchEffect::Late { request: id, attempt, reason });
+        }
+        true
     }
 
     pub(super) fn fail_request(&mut self, key: Key, reason: String) {

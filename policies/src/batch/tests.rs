@@ -16,7 +16,11 @@ mod credit;
 
 mod fairness;
 
+mod keep;
+
 mod limits;
+
+mod order;
 
 mod pressure;
 

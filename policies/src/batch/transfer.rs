@@ -15,9 +15,10 @@
 use config::ids::{Attempt, PageId, RequestId};
 
 use super::complete::DrawnTokens;
-use super::seq::{Place, Request};
+use super::seq::{Place, Request, Seq};
 use super::slab::Key;
-use super::{Batch, Refusal};
+use super::{Batch, Rank, Refusal};
+use crate::order::OrderEvent;
 use crate::request::RequestSpec;
 use crate::step::Drawn;
 use crate::time::Time;
@@ -57,8 +58,8 @@ pub enum KvWork {
         /// Its attempt.
         attempt: Attempt,
     },
-    /// Further pages are full, and will not change. From the first page on, without any: those told before were lost to
-    /// others, and are told anew as they are computed again.
+    /// Further pages are full, and will not change as long as the sequence has them. Where it has lost them to others this
+    /// comes without pages, and then anew from the first page on.
     Computed {
         /// The request.
         request: RequestId,
@@ -126,15 +127,13 @@ impl Batch {
     /// # Errors
     /// As [`Batch::submit`].
     pub fn submit_received(&mut self, now: Time, spec: RequestSpec, least: u32) -> Result<(), Refusal> {
-        let transferable = Self::is_transferable(&spec);
+        if Self::is_transferable(&spec) {
+            return self.accept(now, spec, Transfer::Receive { least: least.max(1) });
+        }
         let id = (spec.id, spec.attempt);
         self.submit(now, spec)?;
-        if let Some(&key) = self.by_id.get(&id) {
-            if transferable {
-                self.requests[key].transfer = Transfer::Receive { least: least.max(1) };
-            } else {
-                self.kv_work.push(KvWork::NotNeeded { request: id.0, attempt: id.1 });
-            }
+        if self.by_id.contains_key(&id) {
+            self.kv_work.push(KvWork::NotNeeded { request: id.0, attempt: id.1 });
         }
         Ok(())
     }
@@ -147,19 +146,13 @@ impl Batch {
         if !Self::is_transferable(&spec) {
             return Err(Refusal::Malformed("its prompt cannot be computed for another worker"));
         }
-        let id = (spec.id, spec.attempt);
         // What leaves is let go of: a worker that drains gives out what it has of a request under way.
         let under_way = spec.resumed.iter().any(|c| !c.tokens.is_empty());
         let draining = self.draining;
         self.draining &= !under_way;
-        let taken = self.submit(now, spec);
+        let taken = self.accept(now, spec, Transfer::Send { reported: 0 });
         self.draining = draining;
-        taken?;
-        // A request that had nothing left to generate is done already.
-        if let Some(&key) = self.by_id.get(&id) {
-            self.requests[key].transfer = Transfer::Send { reported: 0 };
-        }
-        Ok(())
+        taken
     }
 
     /// The content of a request's pages has come, and with it the first token of each choice; `cached` of its prompt's
@@ -167,7 +160,7 @@ impl Batch {
     /// with them. False, and nothing has changed, where the request does not wait for this, or needs more than has come.
     pub fn received(
         &mut self,
-        _now: Time,
+        now: Time,
         request: RequestId,
         attempt: Attempt,
         pages: bool,
@@ -178,13 +171,15 @@ impl Batch {
         if !(pages || self.ends_with(owner, key, drawn)) || !self.are_drawn(owner, key, drawn) {
             return false;
         }
+        self.clock = self.clock.max(now);
         let before = self.take_back(owner, key);
         let len = self.seqs[key].len();
+        self.seqs[key].computed = len;
+        self.spare_charge(owner, key);
         if self.requests[owner].spec.resumed.iter().all(|c| c.tokens.is_empty()) {
             self.requests[owner].cached = Some(cached);
             self.requests[owner].usage.cached_tokens = cached;
         }
-        self.seqs[key].computed = len;
         if pages {
             self.publish_filled(key, len - before);
         }
@@ -198,7 +193,7 @@ impl Batch {
 
     /// No more content comes: the first `tokens` tokens are there (those that were in the cache in any case), the rest is
     /// computed here. Of a request that has no pages yet: it will be computed here. False where neither is the case.
-    pub fn compute_here(&mut self, _now: Time, request: RequestId, attempt: Attempt, tokens: u32) -> bool {
+    pub fn compute_here(&mut self, now: Time, request: RequestId, attempt: Attempt, tokens: u32) -> bool {
         let Some((owner, key)) = self.set_aside_as(request, attempt, Place::Receiving) else {
             let waiting = self.by_id.get(&(request, attempt)).and_then(|key| self.requests.get_mut(*key));
             return waiting.is_some_and(|request| {
@@ -207,11 +202,13 @@ impl Batch {
                 receives
             });
         };
+        self.clock = self.clock.max(now);
         let before = self.take_back(owner, key);
         let seq = &mut self.seqs[key];
         // The last token is computed in any case: its logits are needed.
         seq.computed = tokens.min(seq.len() - 1).max(before);
         let new = seq.computed - before;
+        self.spare_charge(owner, key);
         self.publish_filled(key, new);
         true
     }
@@ -285,7 +282,7 @@ impl Batch {
     /// What waits for content or is kept for others.
     #[must_use]
     pub fn set_aside(&self) -> SetAside {
-        let pages = |keys: &std::collections::BTreeMap<(u64, u32), Key>| {
+        let pages = |keys: &std::collections::BTreeMap<Rank, Key>| {
             keys.values().map(|k| self.seqs[*k].pages.len() as u32).sum()
         };
         SetAside {
@@ -299,6 +296,16 @@ impl Batch {
     /// The most tokens that one step may compute of a prefill.
     pub(super) fn chunk_of(&self, request: &Request) -> u32 {
         if matches!(request.transfer, Transfer::Send { .. }) { self.transfer_chunk } else { u32::MAX }
+    }
+
+    /// Of `missing` tokens of a sequence that is to start, those that the first step computes at most; none where another
+    /// worker does.
+    pub(super) fn work_here(&self, seq: &Seq, missing: u32) -> u32 {
+        let request = &self.requests[seq.request];
+        match request.transfer {
+            Transfer::Receive { least } if missing >= least => 0,
+            _ => missing.min(self.chunk_of(request)),
+        }
     }
 
     /// A sequence has its pages: says whether it waits for their content now.
@@ -403,6 +410,17 @@ impl Batch {
         let owner = *self.by_id.get(&(request, attempt))?;
         let key = *self.requests[owner].seqs().first()?;
         (self.seqs[key].place == place).then_some((owner, key))
+    }
+
+    /// Prompt tokens have come with their content: nobody is charged for them here, now or after a preemption.
+    fn spare_charge(&mut self, owner: Key, key: Key) {
+        let seq = &self.seqs[key];
+        let come = seq.computed.min(seq.prompt.len() as u32);
+        let request = &mut self.requests[owner];
+        let from = request.reached.max(request.cached.unwrap_or(0));
+        request.reached = from.max(come);
+        let (key, tokens) = (request.key(), request.reached - from);
+        self.order.tell(|| OrderEvent::Received { key, tokens });
     }
 
     /// Puts a sequence that waited for content among the running ones; gives the tokens that it had from the cache.

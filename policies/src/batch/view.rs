@@ -61,7 +61,7 @@ impl Batch {
 
     /// The sequences that wait, in the order in which they are looked at.
     pub fn waiting(&self) -> impl Iterator<Item = SeqView> {
-        self.resuming.values().chain(self.fresh.values()).map(|k| self.view(&self.seqs[*k]))
+        self.resuming.values().copied().chain(self.fresh.in_order()).map(|k| self.view(&self.seqs[k]))
     }
 
     /// The sequences that have used their credit: by seniority those with pages, then the others in order of arrival.

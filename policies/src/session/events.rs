@@ -102,6 +102,8 @@ impl Session {
             Refusal::NeverFits { .. } | Refusal::TooLong { .. } => {
                 self.end(Some(Failure::Invalid(text)), false, fx);
             }
+            // Elsewhere it would have even less time.
+            Refusal::Hopeless { .. } => self.end(Some(Failure::Hopeless(text)), false, fx),
             Refusal::Malformed(_) => self.end(Some(Failure::Engine(text)), false, fx),
         }
     }
@@ -206,6 +208,13 @@ impl Session {
         if self.is_at_worker(attempt) {
             let late = now >= self.spec.deadline;
             self.end(Some(if late { Failure::Deadline } else { Failure::Engine(reason) }), false, fx);
+        }
+    }
+
+    /// The worker gave the request up: it could not be done in time any more.
+    pub fn late_at_worker(&mut self, attempt: Attempt, reason: String, fx: &mut Vec<SessionEffect>) {
+        if self.is_at_worker(attempt) {
+            self.end(Some(Failure::Hopeless(reason)), false, fx);
         }
     }
 
@@ -422,6 +431,7 @@ fn failure_text(failure: &Failure) -> String {
         | Failure::Unavailable(text)
         | Failure::Invalid(text)
         | Failure::WorkerLost(text)
+        | Failure::Hopeless(text)
         | Failure::Engine(text) => text.clone(),
         Failure::Deadline => "its deadline passed".to_owned(),
         Failure::Cancelled => "it was cancelled".to_owned(),

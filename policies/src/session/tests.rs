@@ -4,7 +4,7 @@ use super::*;
 use crate::batch::{Refusal, Usage};
 use crate::invariant::{enforce, panic_on_broken};
 use crate::placement::{Plan, Rejection};
-use crate::request::{ResumedChoice, Sampling};
+use crate::request::{ResumedChoice, Sampling, WEIGHT_ONE};
 use crate::rng::Rng;
 use crate::step::SeqKey;
 use crate::time::Span;
@@ -33,6 +33,8 @@ fn spec(choices: usize, max_tokens: u32) -> RequestSpec {
         prompt_logprobs: false,
         props: Arc::default(),
         session: None,
+        tenant: None,
+        weight: WEIGHT_ONE,
         deadline: Time::ZERO + Span::from_secs(60),
     }
 }
@@ -150,6 +152,23 @@ fn a_lost_worker_is_resumed_without_repeat_or_gap() {
         "no retry is left"
     );
     assert!(matches!(fx.last(), Some(SessionEffect::Failed(Failure::WorkerLost(_)))), "{fx:?}");
+    s.check().unwrap();
+}
+
+#[test]
+fn what_cannot_be_done_in_time_is_not_tried_elsewhere() {
+    let hopeless = Refusal::Hopeless { needed: Span(9), left: Span(8) };
+    let mut s = submitted(1, 9, 4);
+    let mut fx = Vec::new();
+    s.refused(T, Attempt(0), hopeless, &mut fx);
+    assert!(matches!(fx.last(), Some(SessionEffect::Failed(Failure::Hopeless(_)))), "{fx:?}");
+    s.check().unwrap();
+    let mut s = submitted(1, 9, 4);
+    fx.clear();
+    s.late_at_worker(Attempt(7), "another attempt's".to_owned(), &mut fx);
+    assert!(fx.is_empty());
+    s.late_at_worker(Attempt(0), "late".to_owned(), &mut fx);
+    assert!(matches!(fx.last(), Some(SessionEffect::Failed(Failure::Hopeless(_)))), "{fx:?}");
     s.check().unwrap();
 }
 

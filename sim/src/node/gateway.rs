@@ -169,6 +169,9 @@ impl Gateway {
             BatchEffect::Failed { request, attempt, reason } => {
                 self.with(now, request, out, |s, fx| s.failed_at_worker(now, attempt, reason, fx))
             }
+            BatchEffect::Late { request, attempt, reason } => {
+                self.with(now, request, out, |s, fx| s.late_at_worker(attempt, reason, fx))
+            }
             BatchEffect::Preempted { seq, .. } => {
                 if let Some(record) = self.records.get_mut(&seq.request) {
                     record.preemptions += 1;

@@ -116,6 +116,8 @@ fn hints_are_bounded_and_typed() {
         (json!({"priority": 1.5}), "props.priority"),
         (json!({"deadline-ms": -1}), "props.deadline-ms"),
         (json!({"keep-ms": "long"}), "props.keep-ms"),
+        (json!({"slo-ttft-ms": 1.5}), "props.slo-ttft-ms"),
+        (json!({"session-final": 1}), "props.session-final"),
     ] {
         let error = read(&json!({ "props": props })).unwrap_err();
         assert_eq!(error.param.as_deref(), Some(param), "{error}");
@@ -125,4 +127,11 @@ fn hints_are_bounded_and_typed() {
     assert_eq!(from_header(" 1.5 "), Prop::Float(1.5));
     assert_eq!(from_header("true"), Prop::Bool(true));
     assert_eq!(from_header("inf"), Prop::Text("inf".into()));
+    assert_eq!(from_header("800ms"), Prop::Duration(Span::from_millis(800)));
+    let props = json!({"keep-ms": "1m", "deadline-ms": "1500us", "wait": "2s", "size": "2 x"});
+    let props = read(&json!({ "props": props })).unwrap().props;
+    assert_eq!(props["keep-ms"], Prop::Int(60_000));
+    assert_eq!(props["deadline-ms"], Prop::Int(2), "rounded up");
+    assert_eq!(props["wait"], Prop::Duration(Span::from_secs(2)));
+    assert_eq!(props["size"], Prop::Text("2 x".into()));
 }

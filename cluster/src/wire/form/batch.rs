@@ -13,6 +13,7 @@ form_enum!(BatchEffect {
     2 => Done { request, attempt, usage },
     3 => Failed { request, attempt, reason },
     4 => Preempted { seq, dropped },
+    5 => Late { request, attempt, reason },
 });
 
 form_struct!(TokenEvent { seq, index, token, logprobs, finish, cached_tokens });
@@ -61,6 +62,11 @@ impl Form for Refusal {
                 words::put(why, to)
             }
             Self::Draining => 4_u8.put(to),
+            Self::Hopeless { needed, left } => {
+                5_u8.put(to)?;
+                needed.put(to)?;
+                left.put(to)
+            }
         }
     }
 
@@ -75,6 +81,7 @@ impl Form for Refusal {
             2 => Self::QueueFull { waiting: Form::take(from)? },
             3 => Self::Malformed(words::take(&words::MALFORMED, words::OTHER_MALFORMED, from)?),
             4 => Self::Draining,
+            5 => Self::Hopeless { needed: Form::take(from)?, left: Form::take(from)? },
             tag => return Err(no_such("Refusal", tag)),
         })
     }

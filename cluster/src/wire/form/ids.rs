@@ -1,6 +1,6 @@
 //! Ids, times, roles.
 
-use config::ids::{Attempt, ModelId, NodeId, PolicyName, RequestId, SessionId, WorkerId};
+use config::ids::{Attempt, ModelId, NodeId, PolicyName, RequestId, SessionId, TenantId, WorkerId};
 use config::role::{Role, RoleSet};
 use policies::kv::{Fingerprint, PageHash};
 use policies::step::SeqKey;
@@ -26,7 +26,7 @@ macro_rules! as_wrapped {
     )+};
 }
 
-as_wrapped!(NodeId, ModelId, SessionId, PolicyName, Attempt, Span, PageHash, Fingerprint);
+as_wrapped!(NodeId, ModelId, SessionId, TenantId, PolicyName, Attempt, Span, PageHash, Fingerprint);
 form_struct!(WorkerId { node, incarnation });
 form_struct!(RequestId { gateway, number });
 form_struct!(SeqKey { request, attempt, choice });

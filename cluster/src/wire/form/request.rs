@@ -20,6 +20,8 @@ form_struct!(RequestSpec {
     props,
     credit,
     session,
+    tenant,
+    weight,
 } not sent {
     // The envelope carries it.
     deadline: Time::NEVER
@@ -40,4 +42,4 @@ form_struct!(Sampling {
     logprobs,
 });
 
-form_enum!(Prop { 0 => Int(value), 1 => Float(value), 2 => Bool(value), 3 => Text(value) });
+form_enum!(Prop { 0 => Int(value), 1 => Float(value), 2 => Bool(value), 3 => Text(value), 4 => Duration(value) });

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use config::WorkerRole;
-use config::ids::{Attempt, ModelId, NodeId, RequestId, SessionId, WorkerId};
+use config::ids::{Attempt, ModelId, NodeId, RequestId, SessionId, TenantId, WorkerId};
 use config::role::RoleSet;
 use policies::batch::{BatchEffect, BatchLoad, Refusal, TokenEvent, Usage};
 use policies::cost::{Hardware, HardwareProfile, ModelShape};
@@ -330,6 +330,11 @@ fn batch_effect() -> impl Strategy<Value = BatchEffect> {
             reason
         }),
         (seq(), any::<u32>()).prop_map(|(seq, dropped)| BatchEffect::Preempted { seq, dropped }),
+        (request(), attempt(), text()).prop_map(|(request, attempt, reason)| BatchEffect::Late {
+            request,
+            attempt,
+            reason
+        }),
     ]
 }
 
@@ -342,6 +347,8 @@ fn refusal() -> impl Strategy<Value = Refusal> {
         }),
         any::<[u32; 2]>().prop_map(|[prompt, window]| Refusal::TooLong { prompt, window }),
         any::<u32>().prop_map(|waiting| Refusal::QueueFull { waiting }),
+        any::<[u64; 2]>()
+            .prop_map(|[needed, left]| Refusal::Hopeless { needed: Span(needed), left: Span(left) }),
         prop_oneof![
             Just("the prompt has no tokens"),
             Just("no choice is asked for"),
@@ -445,6 +452,7 @@ fn props() -> impl Strategy<Value = Props> {
         any::<f64>().prop_map(Prop::Float),
         any::<bool>().prop_map(Prop::Bool),
         text().prop_map(Prop::Text),
+        any::<u64>().prop_map(|ns| Prop::Duration(Span(ns))),
     ];
     btree_map(text(), prop, 0..4)
 }
@@ -466,12 +474,13 @@ pub(super) fn spec() -> impl Strategy<Value = RequestSpec> {
     let ids = (request(), attempt(), model(), deadline());
     let lists = (tokens(), hashes(), vec(resumed, 0..3), tokens());
     let session = option::of(text().prop_map(SessionId::from));
-    let rest = (sampling(), props(), session, any::<[u32; 2]>(), any::<[bool; 2]>());
+    let tenant = option::of(text().prop_map(TenantId::from));
+    let rest = (sampling(), props(), (session, tenant), any::<[u32; 3]>(), any::<[bool; 2]>());
     (ids, lists, rest).prop_map(
         |(
             (id, attempt, model, deadline),
             (prompt, hashes, resumed, end),
-            (sampling, props, session, n, flags),
+            (sampling, props, (session, tenant), n, flags),
         )| {
             RequestSpec {
                 id,
@@ -488,6 +497,8 @@ pub(super) fn spec() -> impl Strategy<Value = RequestSpec> {
                 props: Arc::new(props),
                 credit: n[1],
                 session,
+                tenant,
+                weight: n[2],
                 deadline,
             }
         },

@@ -195,6 +195,15 @@ fn to_gateway() {
         &admission(Err(Refusal::NeverFits { needed: 9, pages: 8, page_tokens: 16 })),
         "020101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe07010000090810",
     );
+    pinned(
+        &admission(Err(Refusal::Hopeless { needed: Span(9), left: Span(8) })),
+        "020101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe070100050908",
+    );
+    let late = BatchEffect::Late { request, attempt, reason: "x".to_owned() };
+    pinned(
+        &ToGateway::Step { worker: worker.clone(), events: vec![late] },
+        "020100000101fb2c010202773109 0105fd010000000000edfe07010178",
+    );
     let logprobs = Logprobs { own: f32::NEG_INFINITY, top: vec![(5, -0.5)] };
     let mut last = token(3);
     if let BatchEffect::Token(event) = &mut last {
@@ -301,6 +310,7 @@ fn to_worker() {
         ("b", Prop::Float(0.5)),
         ("c", Prop::Bool(true)),
         ("d", Prop::Text("x".to_owned())),
+        ("e", Prop::Duration(Span::from_millis(1))),
     ];
     let sampling = Sampling {
         temperature: 0.5,
@@ -325,6 +335,8 @@ fn to_worker() {
         props: Arc::new(props.into_iter().map(|(name, prop)| (name.to_owned(), prop)).collect()),
         credit: 64,
         session: Some("s".into()),
+        tenant: Some("t".into()),
+        weight: 1500,
         deadline: SENT + Span::from_secs(1),
     };
     let to = worker_id();
@@ -345,7 +357,7 @@ fn to_worker() {
         },
         "020301fd010000000000edfe070101fc00ca9a3b0101fb2c0106 02773109 02773109 026731 fd010000000000edfe0701 016d \
          0101 00 01 010400 00 10 0102 00 00000000 0000803f 00 00000000 0000803f 00000000 00000000 00 00 00 01 00 40 \
-         010173",
+         010173010174fbdc05",
     );
     pinned(
         &ToWorker::Submit {
@@ -356,7 +368,8 @@ fn to_worker() {
         },
         "020301fd010000000000edfe070101fc00ca9a3b0101fb2c010002773109026731fd010000000000edfe0701016d0301fb2c01fc \
          7011010001efefefefefefefefefefefefefefefef010204050101100102000000003f0000803f28000000000000803f00000000 \
-         0000000001030000c8c2fdffffffffffffffff0102010401610001016201000000000000e03f01630201016403017840010173 00",
+         0000000001030000c8c2fdffffffffffffffff0102010501610001016201000000000000e03f016302010164030178016504fc40 \
+         420f0040010173010174fbdc05 00",
     );
     let handed = RequestSpec { prompt: vec![1].into(), hashes: Arc::default(), resumed: vec![], ..spec };
     let handed = RequestSpec { sampling: Arc::default(), props: Arc::default(), ..handed };
@@ -368,7 +381,7 @@ fn to_worker() {
             prefill: Some(to),
         },
         "020301fd010000000000edfe070101fc00ca9a3b0101fb2c010002773109026731fd010000000000edfe0701016d0101000010 \
-         010200 00000000 0000803f 00 00000000 0000803f 00000000 00000000 00 00 00 01 00 40 010173 01 02773109",
+         010200 00000000 0000803f 00 00000000 0000803f 00000000 00000000 00 00 00 01 00 40 010173 010174 fbdc05 01 02773109",
     );
     pinned(
         &ToWorker::Cancel { request, attempt },

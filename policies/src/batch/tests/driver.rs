@@ -12,7 +12,8 @@ use crate::batch::{
 };
 use crate::kv::events::Recording;
 use crate::kv::{Fingerprint, page_hashes};
-use crate::request::{Logprobs, RequestSpec, ResumedChoice, Sampling, Token};
+use crate::order::{OrderEvent, Ranks, WorkerPolicy};
+use crate::request::{Logprobs, RequestSpec, ResumedChoice, Sampling, Token, WEIGHT_ONE};
 use crate::step::StepPlan;
 use crate::time::Time;
 
@@ -40,6 +41,8 @@ pub(super) fn request(config: &BatchConfig, number: u64, prompt: &[Token], max_t
         prompt_logprobs: false,
         props: Arc::default(),
         session: None,
+        tenant: None,
+        weight: WEIGHT_ONE,
         deadline: Time::NEVER,
     }
 }
@@ -62,6 +65,7 @@ pub(super) struct Received {
     pub(super) prompt: Vec<Logprobs>,
     pub(super) done: Option<Usage>,
     pub(super) failed: Option<String>,
+    pub(super) late: Option<String>,
     /// By choice.
     pub(super) preempted: BTreeMap<u32, u32>,
 }
@@ -79,6 +83,10 @@ pub(super) struct Driver {
     replay: Replay,
     /// Leaves the events of pages to the test.
     pub(super) silent: bool,
+    /// Orders the requests; what it says is published at once, unless it is dead.
+    policy: Option<Box<dyn WorkerPolicy>>,
+    /// The policy hears and says nothing.
+    pub(super) dead: bool,
 }
 
 impl Driver {
@@ -94,7 +102,37 @@ impl Driver {
         let engine = Engine::new(config);
         let (received, specs, granted) = Default::default();
         let (replay, silent) = (Replay::default(), false);
-        Self { batch, engine, now: Time(1), received, specs, granted, real_hashes, replay, silent }
+        Self {
+            batch,
+            engine,
+            now: Time(1),
+            received,
+            specs,
+            granted,
+            real_hashes,
+            replay,
+            silent,
+            policy: None,
+            dead: false,
+        }
+    }
+
+    /// Another policy takes over, or none.
+    pub(super) fn order_by(&mut self, policy: Option<Box<dyn WorkerPolicy>>) {
+        self.batch.order_by_policy(policy.is_some(), Vec::new());
+        self.policy = policy;
+        self.settle();
+    }
+
+    fn consult(&mut self) {
+        let Some(policy) = self.policy.as_mut().filter(|_| !self.dead) else { return };
+        let mut events: Vec<OrderEvent> = Vec::new();
+        self.batch.take_order_events(&mut events);
+        let mut ranks = Ranks::default();
+        policy.observe(self.now, &events, &mut ranks);
+        policy.tick(self.now, &mut ranks);
+        policy.check().unwrap();
+        self.batch.publish(&ranks);
     }
 
     pub(super) fn submit(&mut self, spec: &RequestSpec) -> Result<(), Refusal> {
@@ -209,7 +247,9 @@ impl Driver {
         self.expect_idle();
     }
 
-    pub(super) fn expect_idle(&self) {
+    pub(super) fn expect_idle(&mut self) {
+        self.batch.keep_sessions(None);
+        self.batch.check().unwrap();
         assert!(self.batch.is_idle(), "stuck with {:?}", self.batch.load());
         let load = self.batch.load();
         let left = (load.running, load.waiting + load.paused, load.queued_prefill_tokens, load.pages_used);
@@ -279,6 +319,7 @@ impl Driver {
         let mut effects = Vec::new();
         self.batch.take_effects(&mut effects);
         self.absorb(effects);
+        self.consult();
         self.batch.check().unwrap();
         if !self.silent {
             self.replay.follow(&mut self.batch, self.real_hashes);
@@ -307,6 +348,12 @@ impl Driver {
                 BatchEffect::Failed { request, attempt, reason } => {
                     self.open((request, attempt)).failed = Some(reason);
                 }
+                BatchEffect::Late { request, attempt, reason } => {
+                    self.open((request, attempt)).late = Some(reason);
+                }
+                // Nobody hears of what is computed for another worker.
+                BatchEffect::Preempted { seq, .. }
+                    if !self.received.contains_key(&(seq.request, seq.attempt)) => {}
                 BatchEffect::Preempted { seq, .. } => {
                     *self.open((seq.request, seq.attempt)).preempted.entry(seq.choice).or_default() += 1;
                 }
@@ -317,7 +364,10 @@ impl Driver {
     /// No event follows the last one of a request.
     fn open(&mut self, of: Id) -> &mut Received {
         let got = self.received.get_mut(&of).unwrap();
-        assert!(got.done.is_none() && got.failed.is_none(), "an event after the end of {of:?}");
+        assert!(
+            got.done.is_none() && got.failed.is_none() && got.late.is_none(),
+            "an event after the end of {of:?}"
+        );
         got
     }
 }

@@ -8,9 +8,16 @@ use config::ids::Attempt;
 use super::driver::{Driver, Id, config, id, request};
 use super::model::{VOCABULARY, solo};
 use crate::batch::BatchConfig;
+use crate::invariant::Broken;
 use crate::kv::{Fingerprint, PageHash, page_hashes};
-use crate::request::{RequestSpec, ResumedChoice, Sampling, Token};
+use crate::order::deadline::Deadline;
+use crate::order::fair::Fair;
+use crate::order::keep_session::KeepOptions;
+use crate::order::priority::{Priority, PriorityOptions};
+use crate::order::{Flow, OrderEvent, Ranks, Standing, WorkerPolicy};
+use crate::request::{Prop, RequestSpec, ResumedChoice, Sampling, Token};
 use crate::rng::Rng;
+use crate::time::{Span, Time};
 
 fn random_config(rng: &mut Rng) -> BatchConfig {
     let page_tokens = 1 + rng.below(5) as u32;
@@ -46,6 +53,7 @@ fn random_request(rng: &mut Rng, config: &BatchConfig, number: u64) -> RequestSp
         ..Sampling::default()
     });
     spec.end_tokens = Arc::new([rng.below(VOCABULARY) as Token]);
+    hints(rng, config, &mut spec);
     spec.ignore_end = rng.below(4) == 0;
     spec.prompt_logprobs = rng.below(6) == 0;
     spec.resumed = vec![ResumedChoice::default(); 1 + rng.below(3) as usize];
@@ -61,6 +69,83 @@ fn random_request(rng: &mut Rng, config: &BatchConfig, number: u64) -> RequestSp
         }
     }
     spec
+}
+
+/// What policies look at.
+pub(super) fn hints(rng: &mut Rng, config: &BatchConfig, spec: &mut RequestSpec) {
+    let mut props = crate::request::Props::new();
+    if rng.below(2) == 0 {
+        props.insert("priority".into(), Prop::Int(rng.below(4) as i64));
+    }
+    if rng.below(2) == 0 {
+        props.insert("keep-ms".into(), Prop::Int(rng.below(40) as i64));
+    }
+    if rng.below(8) == 0 {
+        props.insert("session-final".into(), Prop::Bool(true));
+    }
+    if rng.below(2) == 0 {
+        props.insert("slo-ttft-ms".into(), Prop::Int(rng.below(100) as i64));
+    }
+    spec.props = Arc::new(props);
+    spec.session = (rng.below(2) == 0).then(|| format!("s{}", rng.below(3)).into());
+    spec.tenant = (rng.below(3) == 0).then(|| if rng.below(2) == 0 { "a" } else { "b" }.into());
+    spec.weight = [500, 1000, 3000][rng.below(3) as usize];
+    let fingerprint = config.fingerprint.of_tenant(spec.tenant.as_ref());
+    spec.hashes = page_hashes(&fingerprint, config.page_tokens, &spec.prompt).into();
+}
+
+/// Says anything about anybody at any time.
+#[derive(Debug)]
+struct Chaos(Rng, Vec<crate::order::RequestKey>);
+
+impl WorkerPolicy for Chaos {
+    fn name(&self) -> config::ids::PolicyName {
+        "chaos".into()
+    }
+
+    fn observe(&mut self, _now: Time, events: &[OrderEvent], ranks: &mut Ranks) {
+        for event in events {
+            if let OrderEvent::Arrived(arrival) = event {
+                self.1.push(arrival.key);
+            }
+        }
+        for _ in 0..self.0.below(3) {
+            let Some(key) = self.1.get(self.0.below(self.1.len() as u64 + 1) as usize) else { continue };
+            let standing = Standing {
+                flow: Flow(self.0.below(3)),
+                place: self.0.below(20) as i64 - 10,
+                level: self.0.below(4) as i64,
+                ageing: Span::from_millis(self.0.below(3)),
+                displaces: self.0.below(2) == 0,
+            };
+            ranks.standings.push((*key, standing));
+            let account = crate::order::Account { tenant: None, counter: 0 };
+            ranks.flows.push((Flow(self.0.below(3)), self.0.below(20) as i64 - 10, account));
+        }
+    }
+
+    fn tick(&mut self, _now: Time, _ranks: &mut Ranks) {}
+
+    fn check(&self) -> Result<(), Broken> {
+        Ok(())
+    }
+}
+
+pub(super) fn random_policy(rng: &mut Rng) -> Option<Box<dyn WorkerPolicy>> {
+    let ageing = |ms| PriorityOptions { age_every: Span::from_millis(ms), ..PriorityOptions::default() };
+    Some(match rng.below(7) {
+        0 | 1 => return None,
+        2 => Box::new(Fair::new(Default::default())),
+        3 => Box::new(Priority::default()),
+        4 => Box::new(Priority::new(ageing(5))),
+        5 => Box::new(Deadline::default()),
+        _ => Box::new(Chaos(Rng::new(rng.next_u64()), Vec::new())),
+    })
+}
+
+fn random_keeping(rng: &mut Rng) -> Option<KeepOptions> {
+    let limits = KeepOptions { max_keep: Span::from_millis(30), max_share: rng.unit() };
+    (rng.below(2) == 0).then_some(limits)
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -80,6 +165,18 @@ struct Run {
 
 impl Run {
     fn disturb(&mut self, config: &BatchConfig) {
+        match self.rng.below(30) {
+            0 => {
+                let policy = random_policy(&mut self.rng);
+                self.driver.order_by(policy);
+            }
+            1 => {
+                let limits = random_keeping(&mut self.rng);
+                self.driver.batch.keep_sessions(limits);
+            }
+            2 => self.driver.dead = !self.driver.dead,
+            _ => {}
+        }
         match self.rng.below(10) {
             0..=5 => {
                 let spec = random_request(&mut self.rng, config, self.specs.len() as u64);
@@ -181,7 +278,9 @@ impl Run {
 fn run(seed: u64, driver: impl FnOnce(&BatchConfig) -> Driver) {
     let mut rng = Rng::new(seed);
     let config = random_config(&mut rng);
-    let driver = driver(&config);
+    let mut driver = driver(&config);
+    driver.order_by(random_policy(&mut rng));
+    driver.batch.keep_sessions(random_keeping(&mut rng));
     let mut run = Run { driver, rng, specs: Vec::new(), fate: BTreeMap::new(), stopped: BTreeMap::new() };
     for _ in 0..120 {
         if run.rng.below(3) == 0 {
