@@ -78,7 +78,7 @@ async fn a_bad_message_to_send_harms_nothing() {
         let errors = [local.send(bad.clone()).await.unwrap_err(), tcp.send(bad.clone()).await.unwrap_err()];
         assert!(errors.iter().all(KvError::is_of_message), "{errors:?}");
     }
-    assert_eq!(tape.bytes(), []);
+    assert_eq!(tape.bytes(), b"");
     let good = pages_from(3, 2);
     tcp.send(good.clone()).await.expect("sent");
     assert_eq!(tape.bytes(), bytes_of(std::slice::from_ref(&good)).await.0);
