@@ -1,32 +1,12 @@
 //! The worker's door while its engine does not answer.
 
 use cluster::wire::ToGateway;
-use config::ids::{Attempt, RequestId};
-use policies::request::{RequestSpec, ResumedChoice, Sampling, WEIGHT_ONE};
 
 use super::*;
-use crate::testing::listener;
+use crate::testing::{listener, request};
 
 fn submit(to: &WorkerId, number: u64) -> Msg {
-    let spec = RequestSpec {
-        id: RequestId::new(1, number),
-        attempt: Attempt(0),
-        model: "fake".into(),
-        prompt: Arc::new([1, 2, 3]),
-        hashes: Arc::default(),
-        session: None,
-        tenant: None,
-        weight: WEIGHT_ONE,
-        resumed: vec![ResumedChoice::default()],
-        max_tokens: 4,
-        credit: 0,
-        end_tokens: Arc::default(),
-        ignore_end: true,
-        sampling: Arc::new(Sampling::default()),
-        prompt_logprobs: false,
-        props: Arc::default(),
-        deadline: Time::NEVER,
-    };
+    let spec = request(number, 4);
     Msg::Door(WorkerMsg::Wire(ToWorker::Submit {
         to: to.clone(),
         gateway: "g".into(),

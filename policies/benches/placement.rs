@@ -6,7 +6,6 @@ use std::sync::Arc;
 use config::ids::{Attempt, RequestId, WorkerId};
 use criterion::{Criterion, criterion_group, criterion_main};
 use policies::batch::BatchLoad;
-use policies::cost::HardwareProfile;
 use policies::invariant::Broken;
 use policies::kv::{Fingerprint, PageHash, page_hashes};
 use policies::placement::{
@@ -97,19 +96,7 @@ impl Bench {
         let texts: Vec<_> = (0..100).map(text).collect();
         for n in 0..WORKERS {
             let id = WorkerId::new(format!("worker-{n:02}").as_str().into(), 1);
-            let info = WorkerInfo {
-                id: id.clone(),
-                models: vec!["m".into()],
-                max_context: 131_072,
-                max_requests: 256,
-                page_tokens: PAGE,
-                role: config::WorkerRole::Unified,
-                switching_to: None,
-                switchable: false,
-                hardware: HardwareProfile::default(),
-                shape: None,
-                kv: None,
-            };
+            let info = WorkerInfo::unified(id.clone(), "m".into(), 131_072, 256, PAGE);
             placement.worker_joined(Time::ZERO, info, &mut Vec::new());
             // Each holds three texts, so most are held by two.
             let pages: Vec<PageHash> =

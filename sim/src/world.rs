@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use config::Choice;
 use config::ids::{RequestId, WorkerId};
-use config::{Choice, WorkerRole};
 use policies::batch::BatchConfig;
-use policies::cost::{CostModel, HardwareProfile};
+use policies::cost::CostModel;
 use policies::ensure_invariant;
 use policies::invariant::Broken;
 use policies::kv::events::Recording;
@@ -215,19 +215,13 @@ impl World {
     /// A worker that lives tells the controller what it offers.
     fn join(&mut self, id: WorkerId) {
         if let Some(worker) = self.workers.get(&id) {
-            let info = WorkerInfo {
+            let info = WorkerInfo::unified(
                 id,
-                models: vec![MODEL.into()],
-                max_context: worker.core().config().window(),
-                max_requests: self.scenario.cluster.max_requests,
-                page_tokens: self.scenario.cluster.page_tokens,
-                role: WorkerRole::Unified,
-                switching_to: None,
-                switchable: false,
-                hardware: HardwareProfile::default(),
-                shape: None,
-                kv: None,
-            };
+                MODEL.into(),
+                worker.core().config().window(),
+                self.scenario.cluster.max_requests,
+                self.scenario.cluster.page_tokens,
+            );
             self.out.send(Event::Controller(ControllerMsg::Joined(info)));
         }
     }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use cluster::wire::{ToController, ToGateway};
 use config::ids::{Attempt, NodeId, RequestId, WorkerId};
-use config::{ControllerConfig, Dur, WorkerRole};
-use policies::cost::HardwareProfile;
+use config::{ControllerConfig, Dur};
 use policies::invariant::Broken;
 use policies::placement::{PlaceRequest, PlacementEffect, Plan, PolicyView, WorkerInfo, WorkerView};
 use policies::policy::{Opinion, PolicyAction};
@@ -81,19 +80,7 @@ async fn rig(deed: Deed, opinion_deadline: Dur) -> Rig {
     };
     let (controller, _) = Actor::spawn(None, Controller, args).await.unwrap();
     for n in 0..2 {
-        let info = WorkerInfo {
-            id: WorkerId::new(format!("w{n}").into(), 1),
-            models: vec!["m".into()],
-            max_context: 1000,
-            max_requests: 9,
-            page_tokens: 16,
-            role: WorkerRole::Unified,
-            switching_to: None,
-            switchable: false,
-            hardware: HardwareProfile::default(),
-            shape: None,
-            kv: None,
-        };
+        let info = WorkerInfo::unified(WorkerId::new(format!("w{n}").into(), 1), "m".into(), 1000, 9, 16);
         controller.cast(ControllerMsg::WorkerJoined(info)).unwrap();
     }
     Rig { controller, told }

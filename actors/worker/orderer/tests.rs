@@ -3,20 +3,20 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use cluster::wire::{ToGateway, ToWorker};
-use config::ids::{Attempt, PolicyName, RequestId, WorkerId};
+use config::ids::{PolicyName, WorkerId};
 use engine::fake::{FakeEngine, FakeOptions, fake_card};
 use policies::batch::{BatchConfig, BatchEffect};
 use policies::invariant::Broken;
 use policies::order::fair::Fair;
 use policies::order::priority::Priority;
-use policies::request::{Prop, RequestSpec, ResumedChoice, Sampling, WEIGHT_ONE};
+use policies::request::{Prop, RequestSpec};
 use policies::time::Time;
 use ractor::call_t;
 use tokio::sync::mpsc;
 
 use super::*;
 use crate::doors::Doors;
-use crate::testing::listener;
+use crate::testing::{listener, request};
 use crate::worker::load::StepAge;
 use crate::worker::scheduler::{Scheduler, SchedulerArgs};
 
@@ -80,25 +80,7 @@ impl Rig {
 
     fn submit(&self, number: u64, priority: i64, max_tokens: u32) {
         let props = [("priority".to_owned(), Prop::Int(priority))].into_iter().collect();
-        let spec = RequestSpec {
-            id: RequestId::new(1, number),
-            attempt: Attempt(0),
-            model: "fake".into(),
-            prompt: Arc::new([1, 2, 3]),
-            hashes: Arc::default(),
-            session: None,
-            tenant: None,
-            weight: WEIGHT_ONE,
-            resumed: vec![ResumedChoice::default()],
-            max_tokens,
-            credit: 0,
-            end_tokens: Arc::default(),
-            ignore_end: true,
-            sampling: Arc::new(Sampling::default()),
-            prompt_logprobs: false,
-            props: Arc::new(props),
-            deadline: Time::NEVER,
-        };
+        let spec = RequestSpec { props: Arc::new(props), ..request(number, max_tokens) };
         let to = WorkerId::new("w".into(), 1);
         let submit = ToWorker::Submit { to, gateway: GATEWAY.into(), spec: Box::new(spec), prefill: None };
         self.scheduler.cast(SchedulerMsg::Wire(submit)).unwrap();

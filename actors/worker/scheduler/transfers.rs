@@ -14,7 +14,7 @@ use engine::host::EngineHost;
 use policies::batch::{Batch, KvWork, Refusal};
 use policies::kv::Fingerprint;
 use policies::kv::handoff::chunking::{ChunkLimits, Chunking, Rates};
-use policies::kv::handoff::{Expected, HandoffConfig, TransferKey, Wanted};
+use policies::kv::handoff::{HandoffConfig, TransferKey, Wanted};
 use policies::placement::KvPeer;
 use policies::request::RequestSpec;
 use policies::time::{Span, Time};
@@ -270,7 +270,7 @@ impl Transfers {
         // What ends with its first token in any case needs no pages.
         let done = spec.resumed.iter().map(|choice| choice.tokens.len()).max().unwrap_or(0);
         let wanted = Wanted {
-            tokens: Expected::Exactly(tokens),
+            tokens,
             page_tokens,
             cached_pages: cached / page_tokens,
             pages: spec.max_tokens as usize > done + 1,

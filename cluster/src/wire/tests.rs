@@ -4,10 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use config::WorkerRole;
 use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use policies::batch::{BatchEffect, Refusal, TokenEvent};
-use policies::cost::HardwareProfile;
 use policies::placement::{
     Choice, PlaceRequest, Placement, PlacementConfig, PlacementEffect, Plan, WorkerInfo,
 };
@@ -320,19 +318,7 @@ fn what_the_controller_says_keeps_its_words() {
         let mut effects = Vec::new();
         for worker in 0..2_u64 {
             let id = WorkerId::new(NodeId::from(format!("w{worker}")), 1);
-            let info = WorkerInfo {
-                id,
-                models: vec!["m".into()],
-                max_context: 100,
-                max_requests: 1,
-                page_tokens: 16,
-                role: WorkerRole::Unified,
-                switching_to: None,
-                switchable: false,
-                hardware: HardwareProfile::default(),
-                shape: None,
-                kv: None,
-            };
+            let info = WorkerInfo::unified(id, "m".into(), 100, 1, 16);
             placement.worker_joined(SENT, info, &mut effects);
             placement.place(SENT, place_request(worker * 2, Time::NEVER), &mut effects);
         }

@@ -199,9 +199,7 @@ impl Batch {
             seq.output.len()
         );
         let waits = match seq.place {
-            Place::Fresh | Place::Resuming | Place::Running | Place::Receiving => false,
-            // One that was frozen may have used its credit.
-            Place::Held => !self.has_credit(key),
+            Place::Fresh | Place::Resuming | Place::Running | Place::Receiving | Place::Held => false,
             // There may be no slot for it.
             Place::Paused => !self.has_credit(key) || !self.woken,
             Place::Stalled => true,

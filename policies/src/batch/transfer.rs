@@ -6,8 +6,7 @@
 //! [`Batch::submit_prefill`], tells of each page that is full ([`KvWork::Computed`]) and of the first tokens
 //! ([`KvWork::Prefilled`]), and keeps the pages until the request is cancelled.
 //!
-//! A running sequence can be moved in the same way: [`Batch::freeze`] sets it aside, and the other worker takes it with
-//! its output as resumed tokens.
+//! A request that has output is handed over in the same way, the output being resumed tokens: so a running one moves.
 //!
 //! The engine carries out imports, exports and steps in the order in which they are handed to it. So pages may be given
 //! up while one of them is still on its way there: whatever is written to them later is written after it.
@@ -232,43 +231,6 @@ impl Batch {
         self.by_id.contains_key(&(request, attempt))
     }
 
-    /// Sets a decoding sequence aside, with its pages, so that another worker can go on with it; the news are as for a
-    /// prompt that was computed for another worker, without tokens. False where the request is not one decoding sequence
-    /// or is in the step under way: then ask again after it.
-    pub fn freeze(&mut self, _now: Time, request: RequestId, attempt: Attempt) -> bool {
-        let Some(&owner) = self.by_id.get(&(request, attempt)) else { return false };
-        let &[key] = self.requests[owner].seqs().as_slice() else { return false };
-        let seq = &self.seqs[key];
-        let in_flight = self.flight.as_ref().is_some_and(|f| f.slices.iter().any(|s| s.seq == key));
-        let decodes = matches!(seq.place, Place::Running | Place::Paused) && !seq.prefilling && !seq.joint;
-        if !decodes || in_flight || self.requests[owner].transfer != Transfer::None {
-            return false;
-        }
-        match seq.place {
-            Place::Running => self.running.retain(|k| *k != key),
-            _ => _ = self.paused.remove(&self.seqs[key].rank()),
-        }
-        self.requests[owner].transfer = Transfer::Send { reported: 0 };
-        self.report_full_pages(key);
-        self.hold(key, Vec::new(), false);
-        true
-    }
-
-    /// A frozen sequence goes on here: it was not moved after all. False where it is not frozen.
-    pub fn thaw(&mut self, _now: Time, request: RequestId, attempt: Attempt) -> bool {
-        let Some((owner, key)) = self.set_aside_as(request, attempt, Place::Held) else { return false };
-        if self.seqs[key].remaining() != 1 {
-            return false;
-        }
-        self.held.remove(&self.seqs[key].rank());
-        self.requests[owner].transfer = Transfer::None;
-        // It takes a slot when there is one.
-        self.pause(key);
-        self.woken = true;
-        self.wake();
-        true
-    }
-
     /// Moves the news about transfers since the last call to the end of `work`, in order.
     pub fn take_kv_work(&mut self, work: &mut Vec<KvWork>) {
         work.append(&mut self.kv_work);
@@ -373,13 +335,9 @@ impl Batch {
         self.totals.drawn_tokens += tokens.len() as u64;
         let ends = self.ends_with(owner, key, &tokens);
         self.running.retain(|k| *k != key);
-        self.hold(key, tokens, ends);
-    }
-
-    fn hold(&mut self, key: Key, drawn: Vec<Drawn>, ends: bool) {
         let seq = &mut self.seqs[key];
         seq.place = Place::Held;
-        let (rank, owner, computed) = (seq.rank(), seq.request, seq.computed);
+        let (rank, computed) = (seq.rank(), seq.computed);
         let full = (computed / self.config.page_tokens) as usize;
         let tail = (computed % self.config.page_tokens > 0).then(|| seq.pages.get(full).copied()).flatten();
         self.held.insert(rank, key);
@@ -390,7 +348,7 @@ impl Batch {
             computed,
             cached: request.cached.unwrap_or(0),
             tail,
-            drawn,
+            drawn: tokens,
             ends,
         });
         self.watch_deadline(owner);

@@ -3,7 +3,7 @@
 //! Two state machines, one at each end of a transfer, each driven by a page-set actor or by the simulator:
 //!
 //! ```text
-//!  Receiver (decode worker, or target of a migration)      Sender (prefill worker, or source)
+//!  Receiver (decode worker)                                Sender (prefill worker)
 //!  Ask ──────────────────────────────────────────────────▶ Submit to the scheduler
 //!      ◀────────────────────────────────── Accept / Refuse
 //!      ◀──────── pages, while the next chunk is computed   Export, SendPages   (within the credit)
@@ -32,7 +32,7 @@ pub mod sender;
 
 pub mod chunking;
 
-pub use receiver::{Expected, Receiver, ReceiverEffect, ReceiverEvent, Wanted};
+pub use receiver::{Receiver, ReceiverEffect, ReceiverEvent, Wanted};
 pub use sender::{Asked, Sender, SenderEffect, SenderEvent};
 
 #[cfg(test)]

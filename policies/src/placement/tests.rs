@@ -3,7 +3,6 @@ use std::sync::Arc;
 use config::WorkerRole;
 
 use super::*;
-use crate::cost::HardwareProfile;
 use crate::policy::OPINION_DEADLINE;
 use crate::time::Span;
 
@@ -31,19 +30,7 @@ fn id(n: u64, incarnation: u64) -> WorkerId {
 }
 
 fn info(n: u64, incarnation: u64, max_requests: u32) -> WorkerInfo {
-    WorkerInfo {
-        id: id(n, incarnation),
-        models: vec!["m".into()],
-        max_context: 1000,
-        max_requests,
-        page_tokens: 16,
-        role: WorkerRole::Unified,
-        switching_to: None,
-        switchable: false,
-        hardware: HardwareProfile::default(),
-        shape: None,
-        kv: None,
-    }
+    WorkerInfo::unified(id(n, incarnation), "m".into(), 1000, max_requests, 16)
 }
 
 fn ask(number: u64) -> PlaceRequest {

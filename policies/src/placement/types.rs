@@ -68,6 +68,32 @@ pub struct WorkerInfo {
     pub kv: Option<KvPeer>,
 }
 
+impl WorkerInfo {
+    /// A unified worker of one model that exchanges no pages, on a machine of the default kind.
+    #[must_use]
+    pub fn unified(
+        id: WorkerId,
+        model: ModelId,
+        max_context: u32,
+        max_requests: u32,
+        page_tokens: u32,
+    ) -> Self {
+        Self {
+            id,
+            models: vec![model],
+            max_context,
+            max_requests,
+            page_tokens,
+            role: WorkerRole::Unified,
+            switching_to: None,
+            switchable: false,
+            hardware: HardwareProfile::default(),
+            shape: None,
+            kv: None,
+        }
+    }
+}
+
 /// Who wants a worker to have another role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwitchCause {

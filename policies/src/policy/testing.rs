@@ -2,30 +2,16 @@
 
 use std::sync::Arc;
 
-use config::WorkerRole;
 use config::ids::{Attempt, RequestId, SessionId, WorkerId};
 
 use super::{CandidateRow, PolicyQuery};
-use crate::cost::HardwareProfile;
 use crate::placement::{PlaceRequest, WorkerInfo};
 use crate::time::Time;
 
 /// An idle worker with no pages in use.
 pub(super) fn row(n: u64) -> CandidateRow {
     let worker = WorkerId::new(format!("w{n}").as_str().into(), 1);
-    let info = WorkerInfo {
-        id: worker.clone(),
-        models: vec!["m".into()],
-        max_context: 1_000_000,
-        max_requests: 100,
-        page_tokens: 16,
-        role: WorkerRole::Unified,
-        switching_to: None,
-        switchable: false,
-        hardware: HardwareProfile::default(),
-        shape: None,
-        kv: None,
-    };
+    let info = WorkerInfo::unified(worker.clone(), "m".into(), 1_000_000, 100, 16);
     CandidateRow {
         worker,
         info: Arc::new(info),

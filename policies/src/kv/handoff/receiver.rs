@@ -1,4 +1,4 @@
-//! The end that takes pages in: the decode worker, or the target of a migration.
+//! The end that takes pages in: the worker that goes on with the sequence.
 
 use std::collections::VecDeque;
 
@@ -8,35 +8,11 @@ use crate::time::Time;
 mod check;
 mod intake;
 
-/// How many tokens the sender has to have computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expected {
-    /// A prompt of so many tokens.
-    Exactly(u32),
-    /// A running sequence that has at most so many tokens when it stops; pages are reserved for that many.
-    AtMost(u32),
-}
-
-impl Expected {
-    const fn most(self) -> u32 {
-        match self {
-            Self::Exactly(tokens) | Self::AtMost(tokens) => tokens,
-        }
-    }
-
-    const fn allows(self, tokens: u32) -> bool {
-        match self {
-            Self::Exactly(exactly) => tokens == exactly,
-            Self::AtMost(most) => tokens <= most && tokens > 0,
-        }
-    }
-}
-
 /// What a receiver asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// How many tokens are to be in the pages.
-    pub tokens: Expected,
+    /// Tokens that the sender has to have computed, all in the pages.
+    pub tokens: u32,
     /// Tokens a page.
     pub page_tokens: u32,
     /// Full pages from the sequence's start that this end holds already; they are not sent.
@@ -216,7 +192,7 @@ impl Receiver {
     #[must_use]
     pub fn new(config: HandoffConfig, key: TransferKey, wanted: Wanted) -> Self {
         let wanted = Wanted { page_tokens: wanted.page_tokens.max(1), ..wanted };
-        let total = wanted.tokens.most().div_ceil(wanted.page_tokens);
+        let total = wanted.tokens.div_ceil(wanted.page_tokens);
         let cached = wanted.cached_pages.min(total);
         let limit = if wanted.pages { total } else { cached };
         Self {
@@ -384,7 +360,7 @@ impl Receiver {
         if why.discredits_sender() {
             return self.wanted.cached_pages;
         }
-        let tokens = self.last.map_or(self.wanted.tokens.most(), |last| last.tokens);
+        let tokens = self.last.map_or(self.wanted.tokens, |last| last.tokens);
         self.run.min(tokens / self.wanted.page_tokens).max(self.wanted.cached_pages)
     }
 

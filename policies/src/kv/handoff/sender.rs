@@ -1,4 +1,4 @@
-//! The end that gives pages out: the prefill worker, or the source of a migration.
+//! The end that gives pages out: the worker that has computed the sequence, or computes it now.
 
 use super::{Cause, HandoffConfig, Outcome, Piece, RefusalCode, TransferKey, TransferReport};
 use crate::time::Time;
@@ -24,7 +24,7 @@ pub struct Asked {
 /// What happened. Credit, acknowledgement and cancel come from the peer, the rest from this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SenderEvent {
-    /// The scheduler took the request in (the source of a migration: the sequence may be moved).
+    /// The scheduler took the request in.
     Submitted,
     /// The scheduler did not take it, or gave it up later.
     RefusedLocally(RefusalCode),
@@ -33,7 +33,7 @@ pub enum SenderEvent {
         /// Full pages so far, those from the prefix cache included.
         pages: u32,
     },
-    /// The prompt is computed and its first tokens are drawn (the source of a migration: the sequence has stopped). The
+    /// The prompt is computed and its first tokens are drawn. The
     /// sequence is held: nothing is written to its pages any more.
     Prefilled {
         /// Tokens in its pages.

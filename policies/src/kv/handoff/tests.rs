@@ -24,7 +24,6 @@ struct Decode {
 
 impl Decode {
     fn new(tokens: u32, cached: u32, config: HandoffConfig) -> Self {
-        let tokens = Expected::Exactly(tokens);
         Self::wanting(Wanted { tokens, page_tokens: PAGE, cached_pages: cached, pages: true }, config)
     }
 

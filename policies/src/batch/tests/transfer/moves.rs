@@ -5,64 +5,6 @@ use config::ids::Attempt;
 use super::*;
 use crate::request::ResumedChoice;
 
-/// A sequence that is being generated goes on elsewhere, with the very tokens, whenever it is moved.
-#[test]
-fn a_running_sequence_moves_at_any_token() {
-    for moved_after in 1..3 * PAGE {
-        let mut pair = Pair::one(64);
-        let spec = request(&limits(64), 1, &prompt(1, 10), 3 * PAGE + 2);
-        pair.p.add(&spec);
-        while pair.p.got(id(&spec)).choices.get(&0).map_or(0, Vec::len) < moved_after as usize {
-            pair.p.step().unwrap();
-        }
-        let plan = pair.p.plan().unwrap();
-        assert!(!pair.p.with(|p, now| p.freeze(now, spec.id, spec.attempt)), "it is in a step");
-        pair.p.complete(&plan);
-        assert!(pair.p.with(|p, now| p.freeze(now, spec.id, spec.attempt)));
-        assert!(pair.p.step().is_none(), "it is set aside");
-        if moved_after % 3 == 0 {
-            assert!(pair.p.with(|p, now| p.thaw(now, spec.id, spec.attempt)));
-            pair.p.kv_work();
-            pair.p.run();
-            pair.p.expect_complete(&spec);
-            continue;
-        }
-        let tokens: Vec<u32> = pair.p.got(id(&spec)).choices[&0].iter().map(|e| e.token).collect();
-        let mut there = spec.clone();
-        there.attempt = Attempt(1);
-        there.resumed = vec![ResumedChoice { tokens, ..ResumedChoice::default() }];
-        pair.d.add_received(&there, 1);
-        assert!(pair.d.plan().is_none());
-        let [KvWork::Reserved { pages: table, cached: 0, .. }] = &pair.d.kv_work()[..] else { panic!() };
-        let mut upto = 0;
-        for work in pair.p.kv_work() {
-            match work {
-                KvWork::Computed { first, pages, .. } => {
-                    for (page, number) in pages.into_iter().zip(first..) {
-                        pair.d.engine.import(table[number as usize], pair.p.engine.export(page));
-                    }
-                }
-                KvWork::Prefilled { computed, tail, drawn, ends, .. } => {
-                    assert!(drawn.is_empty() && !ends);
-                    if let Some(tail) = tail {
-                        let number = (computed / PAGE) as usize;
-                        pair.d.engine.import(table[number], pair.p.engine.export(tail));
-                    }
-                    upto = computed;
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-        assert!(pair.d.with(|d, now| d.compute_here(now, there.id, there.attempt, upto)));
-        pair.p.cancel(id(&spec));
-        pair.d.run();
-        pair.p.expect_idle();
-        pair.d.expect_complete(&there);
-        let left = 3 * PAGE + 2 - moved_after - 1;
-        assert_eq!(pair.d.engine.computed, u64::from(left), "nothing is computed twice");
-    }
-}
-
 /// A running sequence's pages are fetched while it goes on, by another scheduler that keeps them and nothing else; when the
 /// sequence comes there, only what was drawn meanwhile is computed. The one that has them may be draining.
 #[test]

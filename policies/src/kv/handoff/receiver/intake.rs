@@ -93,8 +93,8 @@ impl Receiver {
     ) {
         self.accepted(now);
         let all = last.tokens.div_ceil(self.wanted.page_tokens);
-        let cause = if !self.wanted.tokens.allows(last.tokens) {
-            Some(Cause::WrongTokens { expected: self.wanted.tokens.most(), got: last.tokens })
+        let cause = if self.wanted.tokens != last.tokens {
+            Some(Cause::WrongTokens { expected: self.wanted.tokens, got: last.tokens })
         } else if !drawn {
             Some(Cause::NoTokens)
         } else if let Some(cause) = self.objection(piece) {

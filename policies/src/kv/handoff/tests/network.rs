@@ -89,8 +89,6 @@ struct Case {
     chunk: u32,
     want_pages: bool,
     ends: bool,
-    /// The receiver knows a limit only, this much above.
-    slack: Option<u32>,
     faults: Faults,
 }
 
@@ -104,14 +102,11 @@ impl Case {
         let full = tokens / page;
         let cached = [0, full, rng.below(u64::from(full) + 1) as u32][rng.below(3) as usize];
         let want_pages = rng.below(8) > 0;
-        let slack = (rng.below(5) == 0).then(|| rng.below(40) as u32);
-        let mut faults = if rng.below(4) == 0 {
+        let faults = if rng.below(4) == 0 {
             Faults { echoes: rng.below(2) == 0, ..Faults::default() }
         } else {
             Faults::random(rng)
         };
-        // Where only a limit is known no number of tokens is wrong.
-        faults.wrong_tokens &= slack.is_none();
         Self {
             config: HandoffConfig {
                 window_pages: 1 + rng.below(6) as u32,
@@ -126,7 +121,6 @@ impl Case {
             chunk,
             want_pages,
             ends: !want_pages || rng.below(6) == 0,
-            slack,
             faults,
         }
     }
@@ -373,9 +367,9 @@ impl World {
 
 /// How many pages move when nothing goes wrong.
 pub(super) fn undisturbed(tokens: u32, page: u32, chunk: u32, cached: u32, config: HandoffConfig) -> u32 {
-    let (want_pages, ends, slack) = (true, false, None);
+    let (want_pages, ends) = (true, false);
     let faults = Faults::default();
-    let case = Case { config, page, tokens, cached, chunk, want_pages, ends, slack, faults };
+    let case = Case { config, page, tokens, cached, chunk, want_pages, ends, faults };
     World::new(case, Rng::new(u64::from(tokens)), KEY).run().moved
 }
 

@@ -25,17 +25,13 @@ pub(super) struct DecodeEnd {
 
 impl DecodeEnd {
     pub(super) fn new(case: &Case, key: TransferKey) -> Self {
-        let expected = match case.slack {
-            None => Expected::Exactly(case.tokens),
-            Some(slack) => Expected::AtMost(case.tokens + slack),
-        };
         let wanted = Wanted {
-            tokens: expected,
+            tokens: case.tokens,
             page_tokens: case.page,
             cached_pages: case.cached,
             pages: case.want_pages,
         };
-        let pages = (case.tokens + case.slack.unwrap_or(0)).div_ceil(case.page);
+        let pages = case.tokens.div_ceil(case.page);
         Self {
             machine: Some(Receiver::new(case.config, key, wanted)),
             memory: (0..pages).map(|page| (page < case.cached).then(|| content(page))).collect(),
