@@ -21,6 +21,7 @@ use crate::step::StepPlan;
 use crate::time::Span;
 
 pub mod fake;
+pub mod fit;
 
 mod profile;
 
