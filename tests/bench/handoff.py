@@ -289,7 +289,7 @@ def move(args, batch_tokens, results):
         for number in range(rounds):
             stream, asked, reply = long_prompt(cluster, ("move", number), answer), None, None
             while not stream.read():
-                if asked is None and len(stream.at) >= answer // 2:
+                if asked is None and len(stream.at) >= answer // 2 + 5 * number % 16:  # anywhere in a page
                     other = {"unified1": "unified2", "unified2": "unified1"}[stream.worker]
                     asked, reply = time.perf_counter(), Move(cluster, stream.id, other)
                     reply.start()
@@ -316,7 +316,7 @@ class Move(threading.Thread):
 
     def run(self):
         began = time.perf_counter()
-        self.status, self.body = self.cluster.gateway.ask("POST", self.path, {"to": self.to})
+        self.status, self.body = self.cluster.gateway.ask("POST", self.path, json.dumps({"to": self.to}))
         self.took = time.perf_counter() - began
 
 
