@@ -10,7 +10,7 @@ use crate::SimError;
 
 mod workload;
 
-pub use workload::{Lengths, Workload};
+pub use workload::{Arrivals, Class, Lengths, PropValue, TraceFormat, Workload};
 
 /// A whole run. Every key has a default; an unknown one is an error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -130,6 +130,7 @@ impl World {
                 self.queue.push(now + after, event);
             }
         }
+        self.clients.check_all_came()?;
         self.nothing_left().map_err(|broken| SimError::broken(broken, last, seed))?;
         let records = self.gateway.into_records();
         let tokens = |choice: &Vec<(Time, Token)>| choice.iter().map(|&(_, token)| token).collect();

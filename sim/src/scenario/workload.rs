@@ -1,23 +1,30 @@
 //! What clients ask, as data.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use config::Dur;
 use serde::{Deserialize, Serialize};
 
-use super::{positive, share, within};
+use super::{invalid, positive, share, within};
 use crate::SimError;
 
-/// Requests of clients, arriving as a Poisson process.
+/// Requests of clients: drawn, or replayed from a file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Workload {
-    /// Requests that arrive.
+    /// Requests that arrive, where they are drawn.
     pub requests: u64,
-    /// Requests a second, on average.
+    /// Requests a second, on average. Closed-loop clients go by their answers instead.
     pub rate: f64,
+    /// How the gaps between arrivals are distributed.
+    pub arrivals: Arrivals,
+    /// All times of clients (gaps, pauses, times of a trace) are divided by this.
+    pub speedup: f64,
     /// Requests of a conversation. Each begins with all that was said before it, answers included, and names the
     /// conversation as its session. 1: there are no conversations.
     pub turns: u32,
-    /// Time from the end of an answer to the next request of its conversation, on average.
+    /// Time from the end of an answer to the next request of its conversation or client, on average.
     pub think: Dur,
     /// Tokens of a prompt that no other prompt has; in a conversation those that each turn adds.
     pub prompt: Lengths,
@@ -43,6 +50,95 @@ pub struct Workload {
     pub stall_for: Dur,
     /// When the gateway gives up on a request.
     pub deadline: Dur,
+    /// File of requests to replay in place of drawn ones; a relative path is taken from the current directory. It is
+    /// read line by line as the run goes on.
+    pub trace: Option<PathBuf>,
+    /// What the file is; seen from its first line where this is left out.
+    pub format: Option<TraceFormat>,
+    /// Lines of the file that are replayed; 0: all.
+    pub limit: u64,
+    /// Tokens that each of a line's `hash_ids` stands for, where the line itself has no `block_size`.
+    pub block_tokens: u32,
+    /// Kinds of clients. Each conversation, or line of a trace, is of one kind at random; none: all are alike.
+    #[serde(rename = "class")]
+    pub classes: Vec<Class>,
+}
+
+/// How arrivals are spread in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub enum Arrivals {
+    /// Independent of each other: exponential gaps.
+    #[default]
+    Poisson,
+    /// Equal gaps.
+    Constant,
+    /// Gamma-distributed gaps.
+    Gamma {
+        /// Coefficient of variation of the gaps: 1 is Poisson, more is burstier.
+        cv: f64,
+    },
+    /// Poisson arrivals for a time and then none for a time, again and again; `rate` is the mean of both.
+    OnOff {
+        /// How long requests arrive.
+        on: Dur,
+        /// How long none does.
+        off: Dur,
+    },
+    /// So many clients, each of which asks again when it has its answer and has thought about it.
+    Closed {
+        /// How many.
+        clients: u32,
+    },
+}
+
+/// Format of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TraceFormat {
+    /// JSON lines with `timestamp` (ms), `input_length`, `output_length`, `hash_ids`, and what else
+    /// [`crate::workload::trace`] names.
+    Mooncake,
+    /// CSV with the columns `TIMESTAMP`, `ContextTokens`, `GeneratedTokens`.
+    Azure,
+    /// The request log that `actor-node --record` writes: as `mooncake`, with page hashes and their `block_size`.
+    Log,
+}
+
+/// A kind of clients. What is left out is as for all.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Class {
+    /// How often it comes, relative to the other kinds.
+    pub share: f64,
+    /// Whose requests they are.
+    pub tenant: Option<String>,
+    /// The tenant's weight.
+    pub weight: f64,
+    /// Hints of its requests.
+    pub props: BTreeMap<String, PropValue>,
+    /// As [`Workload::prompt`].
+    pub prompt: Option<Lengths>,
+    /// As [`Workload::output`].
+    pub output: Option<Lengths>,
+    /// As [`Workload::groups`]; the kind's groups are its own.
+    pub groups: Option<u32>,
+    /// As [`Workload::shared_prefix`].
+    pub shared_prefix: Option<u32>,
+}
+
+/// Value of a hint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum PropValue {
+    /// A flag.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// A number with a fraction.
+    Float(f64),
+    /// A text.
+    Text(String),
 }
 
 /// Distribution of a length in tokens; never below 1.
@@ -72,6 +168,8 @@ impl Default for Workload {
         Self {
             requests: 500,
             rate: 20.0,
+            arrivals: Arrivals::Poisson,
+            speedup: 1.0,
             turns: 1,
             think: Dur::from_secs(10),
             prompt: Lengths::Exponential { mean: 400, max: 4000 },
@@ -86,26 +184,82 @@ impl Default for Workload {
             stall: 0.0,
             stall_for: Dur::from_secs(5),
             deadline: Dur::from_secs(120),
+            trace: None,
+            format: None,
+            limit: 0,
+            block_tokens: 512,
+            classes: Vec::new(),
         }
     }
 }
+
+impl Default for Class {
+    fn default() -> Self {
+        Self {
+            share: 1.0,
+            tenant: None,
+            weight: 1.0,
+            props: BTreeMap::new(),
+            prompt: None,
+            output: None,
+            groups: None,
+            shared_prefix: None,
+        }
+    }
+}
+
+const DAY: u64 = Dur::from_secs(86_400).as_nanos();
+const MOST_GROUPS: u64 = 1_000_000;
 
 impl Workload {
     pub(super) fn validate(&self) -> Result<(), SimError> {
         within("workload.requests", self.requests, 1, 1_000_000_000)?;
         positive("workload.rate", self.rate)?;
+        positive("workload.speedup", self.speedup)?;
+        self.arrivals.validate()?;
         self.prompt.validate("workload.prompt")?;
         self.output.validate("workload.output")?;
         within("workload.choices", self.choices.into(), 1, 128)?;
-        within("workload.groups", self.groups.into(), 1, 1_000_000)?;
+        within("workload.groups", self.groups.into(), 1, MOST_GROUPS)?;
         within("workload.shared-prefix", self.shared_prefix.into(), 0, 1_000_000)?;
         within("workload.turns", self.turns.into(), 1, 1000)?;
+        within("workload.block-tokens", self.block_tokens.into(), 1, 1_000_000)?;
         share("workload.leave", self.leave)?;
         share("workload.stall", self.stall)?;
-        let day = Dur::from_secs(86_400).as_nanos();
-        within("workload.think (ns)", self.think.as_nanos(), 0, day)?;
+        within("workload.think (ns)", self.think.as_nanos(), 0, DAY)?;
+        self.classes.iter().try_for_each(Class::validate)?;
         // The run has to end: a request that nothing can serve ends at its deadline.
-        within("workload.deadline (ns)", self.deadline.as_nanos(), 1, day)
+        within("workload.deadline (ns)", self.deadline.as_nanos(), 1, DAY)
+    }
+}
+
+impl Arrivals {
+    fn validate(self) -> Result<(), SimError> {
+        match self {
+            Self::Poisson | Self::Constant => Ok(()),
+            Self::Gamma { cv } => match (0.01..=100.0).contains(&cv) {
+                true => Ok(()),
+                false => Err(invalid("workload.arrivals.gamma.cv", &cv, "use 0.01 to 100".into())),
+            },
+            Self::OnOff { on, off } => {
+                within("workload.arrivals.on-off.on (ns)", on.as_nanos(), 1_000_000, DAY)?;
+                within("workload.arrivals.on-off.off (ns)", off.as_nanos(), 0, DAY)
+            }
+            Self::Closed { clients } => {
+                within("workload.arrivals.closed.clients", clients.into(), 1, 1_000_000)
+            }
+        }
+    }
+}
+
+impl Class {
+    fn validate(&self) -> Result<(), SimError> {
+        positive("workload.class.share", self.share)?;
+        positive("workload.class.weight", self.weight)?;
+        self.prompt.map_or(Ok(()), |lengths| lengths.validate("workload.class.prompt"))?;
+        self.output.map_or(Ok(()), |lengths| lengths.validate("workload.class.output"))?;
+        within("workload.class.groups", self.groups.unwrap_or(1).into(), 1, MOST_GROUPS)?;
+        within("workload.class.shared-prefix", self.shared_prefix.unwrap_or(0).into(), 0, 1_000_000)
     }
 }
 
