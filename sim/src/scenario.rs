@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::SimError;
 
+mod cost;
 mod workload;
 
+pub use cost::{Cost, CurveCost, Degrees};
 pub use workload::{Arrivals, Class, Lengths, PropValue, TraceFormat, Workload};
 
 /// A whole run. Every key has a default; an unknown one is an error.
@@ -31,6 +33,8 @@ pub struct Scenario {
     /// What goes wrong.
     #[serde(rename = "fault")]
     pub faults: Vec<Fault>,
+    /// How long steps take, where that is not what model and machine say.
+    pub cost: Cost,
 }
 
 /// Workers, their limits, and what is between the nodes.
@@ -115,6 +119,7 @@ impl Default for Scenario {
             cluster: Cluster::default(),
             policy: PoliciesConfig::default(),
             faults: Vec::new(),
+            cost: Cost::default(),
         }
     }
 }
@@ -174,7 +179,7 @@ impl Scenario {
             .ok_or_else(|| invalid("model", &self.model, known(ModelShape::NAMES)))?;
         let hardware = Hardware::named(&self.hardware)
             .ok_or_else(|| invalid("hardware", &self.hardware, known(Hardware::NAMES)))?;
-        Ok(CostModel::Roofline { model, hardware })
+        Ok(self.cost.model(model, hardware))
     }
 
     /// Whether the values make sense together.
@@ -183,6 +188,7 @@ impl Scenario {
     /// The first that does not.
     pub fn validate(&self) -> Result<(), SimError> {
         self.cost()?;
+        self.cost.validate()?;
         let (w, c) = (&self.workload, &self.cluster);
         w.validate()?;
         share("cluster.watermark", c.watermark.into())?;

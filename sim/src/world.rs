@@ -289,6 +289,8 @@ fn placement_config(cluster: &Cluster, seed: u64) -> PlacementConfig {
         choice: match cluster.choice {
             Choice::LeastLoaded => placement::Choice::LeastLoaded,
             Choice::PowerOfTwo => placement::Choice::PowerOfTwo,
+            Choice::RoundRobin => placement::Choice::RoundRobin,
+            Choice::Random => placement::Choice::Random,
         },
         seed,
         opinion_deadline: policies::policy::OPINION_DEADLINE,
