@@ -369,6 +369,8 @@ fn placement_config(config: &ControllerConfig, seed: u64, directory: bool) -> Pl
         choice: match config.choice {
             Choice::LeastLoaded => policies::placement::Choice::LeastLoaded,
             Choice::PowerOfTwo => policies::placement::Choice::PowerOfTwo,
+            Choice::RoundRobin => policies::placement::Choice::RoundRobin,
+            Choice::Random => policies::placement::Choice::Random,
         },
         seed,
         opinion_deadline: Duration::from(config.opinion_deadline).into(),

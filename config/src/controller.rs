@@ -14,7 +14,7 @@ pub struct ControllerConfig {
     pub queue_limit: usize,
     /// How long a request waits for a worker before it is answered 503. Default `30s`.
     pub queue_timeout: Dur,
-    /// `least-loaded` (default) or `power-of-two`.
+    /// `least-loaded` (default), `power-of-two`, `round-robin` or `random`; the last two are there to compare with.
     pub choice: Choice,
     /// How long a request waits for the opinions of policies; it goes on without those that are late. Default `20ms`.
     pub opinion_deadline: Dur,
@@ -30,6 +30,10 @@ pub enum Choice {
     /// The less loaded of two taken at random: controllers with an old view do not all pick the same one
     /// (Mitzenmacher, "The power of two choices in randomized load balancing", 2001).
     PowerOfTwo,
+    /// The one that was chosen longest ago, whatever it has to do.
+    RoundRobin,
+    /// Any, each as likely.
+    Random,
 }
 
 impl Default for ControllerConfig {

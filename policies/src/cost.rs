@@ -10,6 +10,7 @@
 //!            bytes = weights + kv_token · Σ (start + tokens)      KV that each slice reads and writes
 //!            kv_token = 2 · layers · kv_heads · head_dim · element bytes of keys and values of one token
 //!            transfer = latency + kv_token · tokens / L
+//! curve      step = prefill(prompt tokens) + decode(share of KV in use), two polynomials ([`Curve`]); transfers as above
 //! ```
 //!
 //! Affine is what one measures of an engine; the roofline (Williams, Waterman and Patterson, CACM 2009) predicts one that
@@ -23,8 +24,10 @@ use crate::time::Span;
 pub mod fake;
 pub mod fit;
 
+mod curve;
 mod profile;
 
+pub use curve::{Curve, KvUse, Polynomial};
 pub use profile::HardwareProfile;
 
 #[cfg(test)]
@@ -165,6 +168,15 @@ pub enum CostModel {
         /// The machine.
         hardware: Hardware,
     },
+    /// What was measured of an engine as a whole; transfers are those of the model on the machine's link.
+    Curve {
+        /// The polynomials of a step.
+        curve: Curve,
+        /// The model.
+        model: ModelShape,
+        /// The machine.
+        hardware: Hardware,
+    },
 }
 
 /// Prices of the parts of a step.
@@ -190,9 +202,17 @@ pub struct Work {
 }
 
 impl CostModel {
-    /// Time of a step over these slices; zero when there is nothing to compute.
+    /// Time of a step over these slices; zero when there is nothing to compute. A curve's decodes are those of a worker
+    /// without anything else in its pages.
     #[must_use]
     pub fn step(&self, slices: impl IntoIterator<Item = Work>) -> Span {
+        self.step_in(slices, KvUse::default())
+    }
+
+    /// As [`CostModel::step`], on a worker with these pages.
+    #[must_use]
+    pub fn step_in(&self, slices: impl IntoIterator<Item = Work>, pages: KvUse) -> Span {
+        let mut decodes = 0_u128;
         let (mut tokens, mut contexts, mut kv, mut priced) = (0_u128, 0_u128, 0_u128, 0_u128);
         for Work { start, tokens: n } in slices {
             let (start, n) = (u128::from(start), u128::from(n));
@@ -200,6 +220,7 @@ impl CostModel {
                 continue;
             }
             tokens += n;
+            decodes += u128::from(n == 1);
             // Token i of the slice attends to start + i + 1 tokens.
             contexts += n * start + n * (n + 1) / 2;
             kv += start + n;
@@ -221,18 +242,32 @@ impl CostModel {
                 let bytes = u128::from(m.weight_bytes) + u128::from(m.kv_token_bytes()) * kv;
                 h.step_overhead + nanoseconds(flops, h.flops).max(nanoseconds(bytes, h.memory))
             }
+            Self::Curve { curve, .. } => {
+                let prompt = u32::try_from(tokens - decodes).unwrap_or(u32::MAX);
+                curve.step(prompt, decodes > 0, pages)
+            }
         }
     }
 
     /// Time of a step over the slices of `plan`.
     #[must_use]
     pub fn plan(&self, plan: &StepPlan) -> Span {
-        self.step(plan.slices.iter().map(|s| Work { start: s.start, tokens: s.tokens.len() as u32 }))
+        self.plan_in(plan, KvUse::default())
+    }
+
+    /// As [`CostModel::plan`], on a worker with these pages.
+    #[must_use]
+    pub fn plan_in(&self, plan: &StepPlan, pages: KvUse) -> Span {
+        let works = plan.slices.iter().map(|s| Work { start: s.start, tokens: s.tokens.len() as u32 });
+        self.step_in(works, pages)
     }
 
     /// Time to prefill `tokens` tokens after `cached` ones, alone and in one step.
     #[must_use]
     pub fn prefill(&self, cached: u32, tokens: u32) -> Span {
+        if let Self::Curve { curve, .. } = self {
+            return curve.step(tokens, false, KvUse::default());
+        }
         self.step([Work { start: cached, tokens }])
     }
 
@@ -241,7 +276,7 @@ impl CostModel {
     pub fn transfer(&self, tokens: u32) -> Span {
         match self {
             Self::Affine(_) => Span::ZERO,
-            Self::Roofline { model, hardware } => {
+            Self::Roofline { model, hardware } | Self::Curve { model, hardware, .. } => {
                 let bytes = u128::from(model.kv_token_bytes()) * u128::from(tokens);
                 hardware.link_latency + nanoseconds(bytes, hardware.link)
             }

@@ -8,8 +8,8 @@ use policies::time::{Span, Time};
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
-    /// The scenario file cannot be read.
-    #[error("cannot read the scenario {}: {source}", path.display())]
+    /// A scenario or trace file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -45,6 +45,16 @@ pub enum SimError {
         at: Span,
         /// The scenario's seed.
         seed: u64,
+    },
+    /// A line of a trace that makes no sense.
+    #[error("{}, line {line}: {reason}", path.display())]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// The line's number, from 1.
+        line: u64,
+        /// Why, and what would do.
+        reason: String,
     },
     /// The report cannot be written as JSON.
     #[error("cannot write the report: {0}")]

@@ -9,6 +9,8 @@ use policies::request::RequestSpec;
 use policies::step::StepOutcome;
 use policies::time::Span;
 
+use crate::workload::Arrival;
+
 /// Something that happens at a point in time.
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -28,8 +30,8 @@ pub enum Event {
     Worker(WorkerId, WorkerMsg),
     /// A worker's engine has run a step.
     StepDone(WorkerId, Box<StepOutcome>),
-    /// A request arrives at the gateway, by its index in the workload.
-    Arrive(usize),
+    /// A request arrives at the gateway.
+    Arrive(Box<Arrival>, Came),
     /// A client leaves.
     Leave(RequestId),
     /// A client that has read nothing so far reads all that there is, and from now on.
@@ -38,6 +40,15 @@ pub enum Event {
     Timer(RequestId),
     /// The controller asked to be called.
     ControllerTick,
+}
+
+/// Why a request comes when it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Came {
+    /// Whatever becomes of others.
+    ByItself,
+    /// Because another one has ended.
+    AfterAnother,
 }
 
 /// Messages to the gateway.
@@ -101,7 +112,7 @@ impl Event {
             Self::Crash(_) | Self::Start(_) | Self::FalseAlarm(_) | Self::Rejoin(_) => 0,
             Self::Gateway(_) | Self::Controller(_) | Self::Worker(..) => 1,
             Self::StepDone(..) => 2,
-            Self::Arrive(_) | Self::Leave(_) | Self::Read(_) => 3,
+            Self::Arrive(..) | Self::Leave(_) | Self::Read(_) => 3,
             Self::Timer(_) | Self::ControllerTick => 4,
         }
     }

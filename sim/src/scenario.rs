@@ -8,6 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::SimError;
 
+mod cost;
+mod workload;
+
+pub use cost::{Cost, CurveCost, Degrees};
+pub use workload::{Arrivals, Class, Lengths, PropValue, TraceFormat, Workload};
+
 /// A whole run. Every key has a default; an unknown one is an error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -27,67 +33,8 @@ pub struct Scenario {
     /// What goes wrong.
     #[serde(rename = "fault")]
     pub faults: Vec<Fault>,
-}
-
-/// Requests of clients, arriving as a Poisson process.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Workload {
-    /// Requests that arrive.
-    pub requests: u64,
-    /// Requests a second, on average.
-    pub rate: f64,
-    /// Requests of a conversation. Each begins with all that was said before it, answers included, and names the
-    /// conversation as its session. 1: there are no conversations.
-    pub turns: u32,
-    /// Time from one request of a conversation to the next, on average; should be longer than an answer takes.
-    pub think: Dur,
-    /// Tokens of a prompt that no other prompt has; in a conversation those that each turn adds.
-    pub prompt: Lengths,
-    /// Tokens that a request may generate, for each choice.
-    pub output: Lengths,
-    /// Choices a request.
-    pub choices: u32,
-    /// Sampling temperature.
-    pub temperature: f32,
-    /// Groups of requests; each request belongs to one at random, and a group's prompts begin with the same tokens.
-    pub groups: u32,
-    /// Tokens that the prompts of a group begin with.
-    pub shared_prefix: u32,
-    /// An answer ends by itself after so many tokens on average; 0: it goes on to its limit.
-    pub end_every: u32,
-    /// Share of the clients that leave before their answer is complete, in `[0, 1]`.
-    pub leave: f64,
-    /// How long those stay, on average.
-    pub patience: Dur,
-    /// Share of the clients that at first do not read what they get, in `[0, 1]`.
-    pub stall: f64,
-    /// How long they do not, on average.
-    pub stall_for: Dur,
-    /// When the gateway gives up on a request.
-    pub deadline: Dur,
-}
-
-/// Distribution of a length in tokens; never below 1.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub enum Lengths {
-    /// Always the same.
-    Fixed(u32),
-    /// Each from `min` to `max` as likely.
-    Uniform {
-        /// The least.
-        min: u32,
-        /// The most.
-        max: u32,
-    },
-    /// Exponential with a mean, cut at a most.
-    Exponential {
-        /// Before the cut.
-        mean: u32,
-        /// The most.
-        max: u32,
-    },
+    /// How long steps take, where that is not what model and machine say.
+    pub cost: Cost,
 }
 
 /// Workers, their limits, and what is between the nodes.
@@ -172,29 +119,7 @@ impl Default for Scenario {
             cluster: Cluster::default(),
             policy: PoliciesConfig::default(),
             faults: Vec::new(),
-        }
-    }
-}
-
-impl Default for Workload {
-    fn default() -> Self {
-        Self {
-            requests: 500,
-            rate: 20.0,
-            turns: 1,
-            think: Dur::from_secs(10),
-            prompt: Lengths::Exponential { mean: 400, max: 4000 },
-            output: Lengths::Exponential { mean: 150, max: 1000 },
-            choices: 1,
-            temperature: 0.0,
-            groups: 8,
-            shared_prefix: 256,
-            end_every: 0,
-            leave: 0.0,
-            patience: Dur::from_secs(1),
-            stall: 0.0,
-            stall_for: Dur::from_secs(5),
-            deadline: Dur::from_secs(120),
+            cost: Cost::default(),
         }
     }
 }
@@ -254,7 +179,7 @@ impl Scenario {
             .ok_or_else(|| invalid("model", &self.model, known(ModelShape::NAMES)))?;
         let hardware = Hardware::named(&self.hardware)
             .ok_or_else(|| invalid("hardware", &self.hardware, known(Hardware::NAMES)))?;
-        Ok(CostModel::Roofline { model, hardware })
+        Ok(self.cost.model(model, hardware))
     }
 
     /// Whether the values make sense together.
@@ -263,16 +188,9 @@ impl Scenario {
     /// The first that does not.
     pub fn validate(&self) -> Result<(), SimError> {
         self.cost()?;
+        self.cost.validate()?;
         let (w, c) = (&self.workload, &self.cluster);
-        within("workload.requests", w.requests, 1, 1_000_000)?;
-        positive("workload.rate", w.rate)?;
-        w.prompt.validate("workload.prompt")?;
-        w.output.validate("workload.output")?;
-        within("workload.choices", w.choices.into(), 1, 128)?;
-        within("workload.groups", w.groups.into(), 1, 1_000_000)?;
-        within("workload.shared-prefix", w.shared_prefix.into(), 0, 1_000_000)?;
-        share("workload.leave", w.leave)?;
-        share("workload.stall", w.stall)?;
+        w.validate()?;
         share("cluster.watermark", c.watermark.into())?;
         within("cluster.workers", c.workers.into(), 1, 10_000)?;
         within("cluster.pages", c.pages.into(), 1, 10_000_000)?;
@@ -281,10 +199,6 @@ impl Scenario {
         within("cluster.max-running", c.max_running.into(), 1, 1_000_000)?;
         within("cluster.max-requests", c.max_requests.into(), 1, 1_000_000)?;
         within("cluster.max-context", c.max_context.into(), 2, 10_000_000)?;
-        // The run has to end: a request that nothing can serve ends at its deadline.
-        within("workload.deadline (ns)", w.deadline.as_nanos(), 1, Dur::from_secs(86_400).as_nanos())?;
-        within("workload.turns", w.turns.into(), 1, 1000)?;
-        within("workload.think (ns)", w.think.as_nanos(), 0, Dur::from_secs(86_400).as_nanos())?;
         if let Some((name, rule)) = PoliciesConfig::wrong_name(&c.cluster_policies) {
             return Err(invalid("cluster.cluster-policies", &name, rule));
         }
@@ -292,18 +206,6 @@ impl Scenario {
             within("fault.worker", fault.worker.into(), 0, u64::from(c.workers) - 1)?;
         }
         Ok(())
-    }
-}
-
-impl Lengths {
-    fn validate(self, key: &'static str) -> Result<(), SimError> {
-        let (low, high) = match self {
-            Self::Fixed(n) => (n, n),
-            Self::Uniform { min, max } => (min, max),
-            Self::Exponential { mean, max } => (mean, max),
-        };
-        within(key, low.into(), 1, high.into())?;
-        within(key, high.into(), 1, 1_000_000)
     }
 }
 

@@ -69,7 +69,7 @@ impl Trace {
                     self.add(drawn.token.into());
                 }
             }
-            Event::Arrive(index) => self.all([4, *index as u64]),
+            Event::Arrive(arrival, _) => self.request(4, arrival.spec.id, Attempt(0)),
             Event::Leave(request) => self.request(5, *request, Attempt(0)),
             Event::Timer(request) => self.request(6, *request, Attempt(0)),
             Event::ControllerTick => self.add(7),

@@ -1,15 +1,21 @@
-//! Clients: what arrives when, all of it drawn before the run starts.
+//! Clients: what arrives when. A request's tokens are made when it arrives and go when it has ended, so that a workload
+//! of any length fits.
 
-use std::sync::Arc;
+use std::fmt;
 
-use config::ids::{Attempt, RequestId};
+use config::ids::RequestId;
 use policies::cost::fake::FakeModel;
-use policies::kv::{Fingerprint, page_hashes};
-use policies::request::{RequestSpec, ResumedChoice, Sampling, Token, WEIGHT_ONE};
-use policies::rng::{self, Rng};
-use policies::time::{Span, Time};
+use policies::kv::Fingerprint;
+use policies::request::{RequestSpec, Token};
+use policies::time::Time;
 
-use crate::scenario::{Lengths, Scenario, Workload};
+use crate::SimError;
+use crate::scenario::{Scenario, Workload};
+
+mod draw;
+mod drawn;
+mod make;
+pub mod trace;
 
 /// The model's name in a simulation.
 pub const MODEL: &str = "simulated";
@@ -36,86 +42,91 @@ pub fn fingerprint() -> Fingerprint {
     Fingerprint::of(&[("engine", b"simulated")])
 }
 
-/// What answers: the workers of a scenario and its clients, whose next turn contains the answer, have to agree.
+/// What answers.
 #[must_use]
 pub fn model(w: &Workload) -> FakeModel {
     FakeModel { end: (w.end_every > 0).then_some((END, w.end_every)) }
 }
 
-/// The requests of a scenario, in order of arrival.
-#[must_use]
-pub fn arrivals(scenario: &Scenario) -> Vec<Arrival> {
-    let w = &scenario.workload;
-    // A stream each, so that another length or patience does not move the arrivals.
-    let stream = |n: u64| Rng::new(rng::bits(scenario.seed, 7, n));
-    let (mut gaps, mut lengths, mut texts, mut patience) = (stream(0), stream(1), stream(2), stream(3));
-    let (mut stalls, mut thinking) = (stream(4), stream(5));
-    let model = model(w);
-    let print = fingerprint();
-    let mut at = Time::ZERO;
-    let mut arrivals: Vec<Arrival> = Vec::new();
-    for number in 1..=w.requests {
-        let (came, mut said): (Time, Vec<Token>) = match arrivals.last() {
-            Some(former) if !(number - 1).is_multiple_of(w.turns.into()) => {
-                let spec = &former.spec;
-                let answer = model.answer(&spec.prompt, &spec.sampling, 0, spec.max_tokens);
-                let pause = seconds(thinking.exponential(w.think.get().as_secs_f64()));
-                (former.at + pause, spec.prompt.iter().copied().chain(answer).collect())
-            }
-            _ => {
-                // A conversation begins, with as many requests to come.
-                at = at + seconds(gaps.exponential(f64::from(w.turns) / w.rate));
-                let group = texts.below(w.groups.into());
-                let prefix = |i: u32| byte(rng::bits(scenario.seed, 8 + group, i.into()));
-                (at, (0..w.shared_prefix).map(prefix).collect())
-            }
-        };
-        said.extend((0..draw(w.prompt, &mut lengths)).map(|_| byte(texts.next_u64())));
-        let stays = patience.exponential(w.patience.get().as_secs_f64());
-        let leaves = (patience.unit() < w.leave).then(|| came + seconds(stays));
-        let stall = stalls.exponential(w.stall_for.get().as_secs_f64());
-        let reads = (stalls.unit() < w.stall).then(|| came + seconds(stall));
-        let sampling = Sampling { temperature: w.temperature, seed: number, ..Sampling::default() };
-        let conversation = (number - 1) / u64::from(w.turns);
-        let spec = RequestSpec {
-            id: RequestId::new(1, number),
-            attempt: Attempt(0),
-            model: MODEL.into(),
-            hashes: page_hashes(&print, scenario.cluster.page_tokens, &said).into(),
-            prompt: said.into(),
-            resumed: vec![ResumedChoice::default(); w.choices as usize],
-            max_tokens: draw(w.output, &mut lengths),
-            credit: scenario.cluster.credit,
-            end_tokens: vec![END].into(),
-            ignore_end: false,
-            sampling: Arc::new(sampling),
-            prompt_logprobs: false,
-            props: Arc::default(),
-            session: (w.turns > 1).then(|| format!("conversation-{conversation}").into()),
-            tenant: None,
-            weight: WEIGHT_ONE,
-            deadline: came + Span::from(w.deadline.get()),
-        };
-        arrivals.push(Arrival { at: came, spec, leaves, reads });
-    }
-    arrivals.sort_by_key(|arrival| (arrival.at, arrival.spec.id));
-    arrivals
+/// All clients of a scenario. What a request asks is a function of the seed and of the request's number (and, in a
+/// conversation, of the answers before it); only when it comes may depend on the course of the run.
+#[derive(Debug)]
+pub struct Clients {
+    make: make::Make,
+    source: Box<dyn Source>,
 }
 
-fn draw(lengths: Lengths, rng: &mut Rng) -> u32 {
-    match lengths {
-        Lengths::Fixed(n) => n,
-        Lengths::Uniform { min, max } => min + rng.below(u64::from(max - min) + 1) as u32,
-        Lengths::Exponential { mean, max } => (rng.exponential(mean.into()).ceil() as u32).clamp(1, max),
+impl Clients {
+    /// Clients who have asked nothing yet.
+    ///
+    /// # Errors
+    /// A trace that cannot be read.
+    pub fn new(scenario: &Scenario) -> Result<Self, SimError> {
+        let source: Box<dyn Source> = match &scenario.workload.trace {
+            Some(path) => Box::new(trace::Replay::open(path, scenario)?),
+            None => Box::new(drawn::Drawn::new(scenario)),
+        };
+        Ok(Self { make: make::Make::new(scenario), source })
+    }
+
+    /// The next request that follows none, in order of arrival; none after the last.
+    ///
+    /// # Errors
+    /// A line of a trace that cannot be read or makes no sense.
+    #[expect(clippy::should_implement_trait, reason = "it may fail, and more come from `ended`")]
+    pub fn next(&mut self) -> Result<Option<Arrival>, SimError> {
+        Ok(self.source.next()?.map(|ask| self.make.arrival(ask)))
+    }
+
+    /// Whether the end of a request may make others come, so that [`Clients::ended`] has to be told.
+    #[must_use]
+    pub fn is_followed(&self, id: RequestId) -> bool {
+        self.source.is_followed(id.number)
+    }
+
+    /// A request has ended with `answer`, complete or not: those that come because of it.
+    ///
+    /// # Errors
+    /// As [`Clients::next`].
+    pub fn ended(&mut self, now: Time, id: RequestId, answer: &[Token]) -> Result<Vec<Arrival>, SimError> {
+        let asks = self.source.ended(now, id.number, answer)?;
+        Ok(asks.into_iter().map(|ask| self.make.arrival(ask)).collect())
+    }
+
+    /// Whether all requests have come: some wait for others that never will.
+    ///
+    /// # Errors
+    /// One that waits.
+    pub fn check_all_came(&self) -> Result<(), SimError> {
+        self.source.check_all_came()
     }
 }
 
-/// A byte of prompt text from random bits.
-const fn byte(bits: u64) -> Token {
-    (bits >> 56) as Token
+/// Where requests come from.
+trait Source: fmt::Debug {
+    /// As [`Clients::next`].
+    fn next(&mut self) -> Result<Option<Ask>, SimError>;
+    /// As [`Clients::is_followed`].
+    fn is_followed(&self, number: u64) -> bool;
+    /// As [`Clients::ended`].
+    fn ended(&mut self, now: Time, number: u64, answer: &[Token]) -> Result<Vec<Ask>, SimError>;
+    /// As [`Clients::check_all_came`].
+    fn check_all_came(&self) -> Result<(), SimError>;
 }
 
-/// Saturates.
-fn seconds(s: f64) -> Span {
-    Span((s * 1e9) as u64)
+/// A request as its source has it.
+#[derive(Debug)]
+struct Ask {
+    at: Time,
+    number: u64,
+    prompt: std::sync::Arc<[Token]>,
+    max_tokens: u32,
+    /// The answer has exactly this length.
+    exact: bool,
+    session: Option<config::ids::SessionId>,
+    /// Index of its kind among the scenario's; 0 where there are none.
+    class: usize,
+    /// What replaces the kind's tenant and hints.
+    tenant: Option<config::ids::TenantId>,
+    props: policies::request::Props,
 }

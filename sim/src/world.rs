@@ -16,13 +16,13 @@ use policies::session::SessionConfig;
 use policies::time::{Span, Time};
 
 use crate::SimError;
-use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
+use crate::event::{Came, ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
 use crate::node::{Controller, Gateway, Worker};
 use crate::queue::Queue;
 use crate::report::Report;
 use crate::scenario::{Cluster, FaultKind, Scenario};
 use crate::trace::Trace;
-use crate::workload::{self, Arrival, MODEL};
+use crate::workload::{self, Arrival, Clients, MODEL};
 
 /// A run that has ended.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct Run {
 pub struct World {
     scenario: Scenario,
     cost: CostModel,
-    arrivals: Vec<Arrival>,
+    clients: Clients,
     queue: Queue,
     out: Outbox,
     gateway: Gateway,
@@ -75,19 +75,13 @@ impl World {
         }
         let policies: Vec<_> =
             c.cluster_policies.iter().filter_map(|name| configured(name, &scenario.policy)).collect();
-        let arrivals = workload::arrivals(scenario);
-        for (index, arrival) in arrivals.iter().enumerate() {
-            queue.push(arrival.at, Event::Arrive(index));
-            if let Some(at) = arrival.leaves {
-                queue.push(at, Event::Leave(arrival.spec.id));
-            }
-            if let Some(at) = arrival.reads {
-                queue.push(at, Event::Read(arrival.spec.id));
-            }
+        let mut clients = Clients::new(scenario)?;
+        if let Some(first) = clients.next()? {
+            queue.push(first.at, Event::Arrive(Box::new(first), Came::ByItself));
         }
         Ok(Self {
             cost: scenario.cost()?,
-            arrivals,
+            clients,
             queue,
             out: Outbox::new(c.network.get().into()),
             gateway: Gateway::new(
@@ -118,11 +112,25 @@ impl World {
             }
             last = now;
             self.trace.record(now, &event);
+            // Of those that follow nothing, just one is on its way.
+            if matches!(event, Event::Arrive(_, Came::ByItself))
+                && let Some(next) = self.clients.next()?
+            {
+                self.queue.push(next.at.max(now), Event::Arrive(Box::new(next), Came::ByItself));
+            }
             self.apply(now, event).map_err(|broken| SimError::broken(broken, now, seed))?;
+            for id in self.gateway.take_ended() {
+                if self.clients.is_followed(id) {
+                    for arrival in self.clients.ended(now, id, &self.gateway.answer(id))? {
+                        self.queue.push(arrival.at, Event::Arrive(Box::new(arrival), Came::AfterAnother));
+                    }
+                }
+            }
             for (after, event) in self.out.sent.drain(..) {
                 self.queue.push(now + after, event);
             }
         }
+        self.clients.check_all_came()?;
         self.nothing_left().map_err(|broken| SimError::broken(broken, last, seed))?;
         let records = self.gateway.into_records();
         let tokens = |choice: &Vec<(Time, Token)>| choice.iter().map(|&(_, token)| token).collect();
@@ -135,9 +143,15 @@ impl World {
     fn apply(&mut self, now: Time, event: Event) -> Result<(), Broken> {
         let (out, lives) = (&mut self.out, &self.lives);
         match event {
-            Event::Arrive(index) => {
-                let arrival = &self.arrivals[index];
-                self.gateway.arrive(now, arrival.spec.clone(), arrival.reads.is_none(), out)
+            Event::Arrive(arrival, _) => {
+                let Arrival { spec, leaves, reads, .. } = *arrival;
+                if let Some(at) = leaves {
+                    out.after(at.since(now), Event::Leave(spec.id));
+                }
+                if let Some(at) = reads {
+                    out.after(at.since(now), Event::Read(spec.id));
+                }
+                self.gateway.arrive(now, spec, reads.is_none(), out)
             }
             Event::Read(id) => self.gateway.read(now, id, out),
             Event::Leave(id) => self.gateway.leave(now, id, out),
@@ -275,6 +289,8 @@ fn placement_config(cluster: &Cluster, seed: u64) -> PlacementConfig {
         choice: match cluster.choice {
             Choice::LeastLoaded => placement::Choice::LeastLoaded,
             Choice::PowerOfTwo => placement::Choice::PowerOfTwo,
+            Choice::RoundRobin => placement::Choice::RoundRobin,
+            Choice::Random => placement::Choice::Random,
         },
         seed,
         opinion_deadline: policies::policy::OPINION_DEADLINE,

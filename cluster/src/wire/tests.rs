@@ -306,7 +306,7 @@ fn words_that_this_build_does_not_know_are_read_as_others() {
 #[test]
 fn what_the_controller_says_keeps_its_words() {
     let mut seen = BTreeSet::new();
-    for choice in [Choice::LeastLoaded, Choice::PowerOfTwo] {
+    for choice in [Choice::LeastLoaded, Choice::PowerOfTwo, Choice::RoundRobin, Choice::Random] {
         let mut placement = Placement::new(PlacementConfig {
             max_queued: 4,
             queue_timeout: Span::from_secs(1),
@@ -337,7 +337,8 @@ fn what_the_controller_says_keeps_its_words() {
             }
         }
     }
-    let all = BTreeSet::from(["least-loaded", "only-free-worker", "only-worker", "power-of-two"]);
+    let all = ["least-loaded", "only-free-worker", "only-worker", "power-of-two", "random", "round-robin"];
+    let all = BTreeSet::from(all);
     assert_eq!(seen, all);
 }
 

@@ -136,6 +136,15 @@ impl Placement {
                     let two = [many[first], many[(first + step) % many.len()]];
                     (self.cheapest(&two, &[]).clone(), "power-of-two")
                 }
+                (many, Choice::RoundRobin) => {
+                    let turn = |id: &&WorkerId| self.workers.get(*id).map(|r| r.last_chosen);
+                    let next = many.iter().copied().min_by_key(turn);
+                    (next.unwrap_or(heard[0]).clone(), "round-robin")
+                }
+                (many, Choice::Random) => {
+                    let at = self.rng.below(many.len() as u64) as usize;
+                    (many[at].clone(), "random")
+                }
                 (_, Choice::LeastLoaded | Choice::PowerOfTwo) => {
                     (self.cheapest(&kept, &[]).clone(), "least-loaded")
                 }

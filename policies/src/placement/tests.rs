@@ -112,6 +112,27 @@ fn ties_go_to_the_least_recently_used() {
 }
 
 #[test]
+fn round_robin_and_random_do_not_look_at_load() {
+    let places = |choice| {
+        let mut p = Placement::new(PlacementConfig { choice, ..config() });
+        for w in 0..3 {
+            p.worker_joined(T, info(w, 1, 1000), &mut Vec::new());
+        }
+        let busy = BatchLoad { outstanding_tokens: 50_000, ..BatchLoad::default() };
+        p.worker_load(T, &id(0, 1), busy, &mut Vec::new());
+        let order: Vec<_> = (0..300).map(|n| chosen(place(&mut p, ask(n)).as_ref()).clone()).collect();
+        let counts = [0, 1, 2].map(|w| order.iter().filter(|worker| **worker == id(w, 1)).count());
+        (order, counts)
+    };
+    let (order, counts) = places(Choice::RoundRobin);
+    assert_eq!(counts, [100; 3]);
+    assert!(order.windows(4).all(|w| w[0] == w[3]), "{order:?}");
+    let (order, counts) = places(Choice::Random);
+    assert!(counts.iter().all(|n| (70..130).contains(n)), "{counts:?}");
+    assert!(order.windows(2).any(|w| w[0] == w[1]), "{order:?}");
+}
+
+#[test]
 fn reported_work_counts() {
     let mut p = cluster(2, 9);
     let busy = BatchLoad { outstanding_tokens: 5000, ..BatchLoad::default() };

@@ -22,6 +22,10 @@ pub enum Choice {
     LeastLoaded,
     /// The less loaded of two drawn at random (Mitzenmacher, 2001).
     PowerOfTwo,
+    /// The one that was chosen longest ago, whatever it has to do.
+    RoundRobin,
+    /// Any, each as likely.
+    Random,
 }
 
 /// Limits of the controller.

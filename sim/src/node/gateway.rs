@@ -50,6 +50,8 @@ pub struct Gateway {
     records: BTreeMap<RequestId, Record>,
     /// Live requests whose clients read nothing yet.
     stalled: BTreeSet<RequestId>,
+    /// Requests that have ended since somebody asked.
+    ended: Vec<RequestId>,
 }
 
 impl Gateway {
@@ -62,6 +64,7 @@ impl Gateway {
             sessions: BTreeMap::new(),
             records: BTreeMap::new(),
             stalled: BTreeSet::new(),
+            ended: Vec::new(),
         }
     }
 
@@ -251,6 +254,7 @@ impl Gateway {
         if record.end.is_some() {
             self.sessions.remove(&id);
             self.stalled.remove(&id);
+            self.ended.push(id);
         }
         Ok(())
     }
@@ -265,6 +269,18 @@ impl Gateway {
     #[must_use]
     pub fn live(&self) -> usize {
         self.sessions.len()
+    }
+
+    /// Requests that have ended since the last time.
+    pub fn take_ended(&mut self) -> Vec<RequestId> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// What the first choice of a request was answered so far.
+    #[must_use]
+    pub fn answer(&self, id: RequestId) -> Vec<Token> {
+        let first = self.records.get(&id).and_then(|record| record.answers.first());
+        first.map(|answer| answer.iter().map(|&(_, token)| token).collect()).unwrap_or_default()
     }
 
     /// What clients saw.

@@ -2,8 +2,8 @@
 
 use config::ids::WorkerId;
 use policies::batch::{Batch, BatchConfig, BatchEffect};
-use policies::cost::CostModel;
 use policies::cost::fake::{FakeModel, FakePages};
+use policies::cost::{CostModel, KvUse};
 use policies::invariant::Broken;
 use policies::step::StepOutcome;
 use policies::time::Time;
@@ -84,7 +84,8 @@ impl Worker {
         if let Some(plan) = self.core.plan(now) {
             let computed = self.pages.step(&plan);
             let mut outcome = computed.map_err(|detail| Broken { name: "sim_step_runs", detail })?;
-            outcome.took = self.cost.plan(&plan);
+            let (load, total) = (self.core.load(), self.core.config().pages);
+            outcome.took = self.cost.plan_in(&plan, KvUse { used: load.pages_used, total });
             if let Some((seq, reason)) = outcome.failed.first() {
                 return Err(Broken { name: "sim_slices_run", detail: format!("{seq:?}: {reason}") });
             }

@@ -4,8 +4,16 @@ use super::std_types::{put_text, take_text};
 use crate::wire::codec::{DecodeError, Decoder, EncodeError, Encoder};
 
 /// Why a plan chose its worker (`policies::placement`).
-pub(super) const WHY: [&str; 6] =
-    ["least-cost", "least-loaded", "only-free-worker", "only-worker", "pinned", "power-of-two"];
+pub(super) const WHY: [&str; 8] = [
+    "least-cost",
+    "least-loaded",
+    "only-free-worker",
+    "only-worker",
+    "pinned",
+    "power-of-two",
+    "random",
+    "round-robin",
+];
 
 /// What a word is read as that this build does not know.
 pub(super) const OTHER_WHY: &str = "remote";

@@ -86,7 +86,9 @@ pub(super) fn placement_effect() -> impl Strategy<Value = PlacementEffect> {
         Just("only-free-worker"),
         Just("power-of-two"),
         Just("pinned"),
-        Just("least-cost")
+        Just("least-cost"),
+        Just("round-robin"),
+        Just("random")
     ];
     let plan = (worker(), option::of(worker()), why, vec(stage(), 0..3))
         .prop_map(|(worker, prefill, why, stages)| Plan { worker, prefill, why, stages: stages.into() });

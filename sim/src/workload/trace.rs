@@ -1,0 +1,281 @@
+//! Requests replayed from a file, line by line.
+//!
+//! JSON lines, with the keys of Mooncake's traces (FAST'25) and the extensions of DynoSim's:
+//!
+//! | key | |
+//! |---|---|
+//! | `timestamp` | when it comes, in milliseconds since some origin (`created_time` is another name) |
+//! | `input_length`, `output_length` | tokens of its prompt and of its answer |
+//! | `hash_ids` | its prompt in blocks: whole numbers or hexadecimal hashes, equal ones for equal content |
+//! | `block_size` | tokens a block; else `workload.block-tokens` |
+//! | `session_id` | the conversation that it belongs to |
+//! | `delay` or `delay_ms` | it comes so many milliseconds after the former turn of its session has ended |
+//! | `request_id`, `wait_for` | its name; it comes when all of these have ended, after `delay` and `tool_wait_ms` |
+//! | `tenant`, `props` | whose it is, and its hints |
+//! | `branches`, `prefix_reset`, `tool_events` | read over: `wait_for` and `session_id` say the same |
+//!
+//! Or CSV with the columns of Azure's LLM inference traces: `TIMESTAMP`, `ContextTokens`, `GeneratedTokens`.
+//!
+//! The tokens of a block are a function of its number, so equal numbers are equal pages; what the blocks leave of a
+//! prompt is its own. Times count from the first line's.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+
+use config::ids::{SessionId, TenantId};
+use policies::request::Token;
+use policies::rng;
+use policies::time::{Span, Time};
+
+use self::after::After;
+use self::row::{Columns, Row};
+use super::draw::{class, stream};
+use super::{Ask, Source, make};
+use crate::SimError;
+use crate::scenario::{Class, Scenario, TraceFormat};
+
+mod after;
+mod row;
+
+#[cfg(test)]
+mod tests;
+
+/// Lines that are read ahead, so that those which are somewhat out of order come in order.
+const AHEAD: usize = 256;
+
+/// A file that is replayed.
+#[derive(Debug)]
+pub(super) struct Replay {
+    lines: Lines,
+    seed: u64,
+    speedup: f64,
+    classes: Vec<Class>,
+    /// Time of the first line, in the file's own count.
+    origin: Option<u64>,
+    /// Rows that come by themselves, by time and line.
+    ahead: BTreeMap<(Time, u64), Row>,
+    /// When the last of those came that came by itself.
+    last: Time,
+    /// Rows that come after others.
+    after: After,
+    numbers: u64,
+}
+
+impl Replay {
+    /// # Errors
+    /// A file that cannot be opened or is no trace.
+    pub(super) fn open(path: &Path, scenario: &Scenario) -> Result<Self, SimError> {
+        let w = &scenario.workload;
+        Ok(Self {
+            lines: Lines::open(path, w.format, w.limit, w.block_tokens)?,
+            seed: scenario.seed,
+            speedup: w.speedup,
+            classes: w.classes.clone(),
+            origin: None,
+            ahead: BTreeMap::new(),
+            last: Time::ZERO,
+            after: After::default(),
+            numbers: 0,
+        })
+    }
+
+    /// Reads ahead until enough rows come by themselves or nothing is left.
+    fn fill(&mut self) -> Result<(), SimError> {
+        while self.ahead.len() < AHEAD {
+            let Some(mut row) = self.lines.next()? else { return self.end_of_file() };
+            row.delay = row.delay.map(|delay| Span((delay.0 as f64 / self.speedup) as u64));
+            let line = row.line;
+            let at = row.at.map(|at| {
+                let origin = *self.origin.get_or_insert(at);
+                (Time((at.saturating_sub(origin) as f64 / self.speedup) as u64), at < origin)
+            });
+            let come = self.after.take(row).map_err(|reason| self.lines.error(line, reason))?;
+            match (come, at) {
+                (after::Come::Later, _) => {}
+                (after::Come::At(at, row), _) => {
+                    self.ahead.insert((at.max(self.last), line), row);
+                }
+                (after::Come::ByItself(row), Some((at, false))) if at >= self.last => {
+                    self.ahead.insert((at, line), row);
+                }
+                (after::Come::ByItself(_), Some(_)) => {
+                    let reason = format!(
+                        "`timestamp` is before that of a line {AHEAD} lines earlier: sort the file by timestamp"
+                    );
+                    return Err(self.lines.error(line, reason));
+                }
+                (after::Come::ByItself(_), None) => {
+                    let reason = "`timestamp` is missing: a request has one, or a `delay` after the former turn of its \
+                                  `session_id`, or a `wait_for`";
+                    return Err(self.lines.error(line, reason.into()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end_of_file(&self) -> Result<(), SimError> {
+        match self.after.unknown() {
+            Some((line, name)) => {
+                let reason = format!("`wait_for` names {name:?}, and no line has that `request_id`");
+                Err(self.lines.error(line, reason))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn ask(&mut self, at: Time, row: Row) -> Ask {
+        self.numbers += 1;
+        let number = self.numbers;
+        let prompt = prompt(&row, self.seed);
+        let ask = Ask {
+            at,
+            number,
+            prompt: prompt.into(),
+            max_tokens: row.output,
+            exact: true,
+            session: row.session.as_deref().map(SessionId::from),
+            class: class(&self.classes, &mut stream(self.seed, 9, row.line)),
+            tenant: row.tenant.as_deref().map(TenantId::from),
+            props: make::props(&row.props),
+        };
+        self.after.begun(number, row);
+        ask
+    }
+}
+
+impl Source for Replay {
+    fn next(&mut self) -> Result<Option<Ask>, SimError> {
+        self.fill()?;
+        Ok(self.ahead.pop_first().map(|((at, _), row)| {
+            self.last = at;
+            self.ask(at, row)
+        }))
+    }
+
+    fn is_followed(&self, number: u64) -> bool {
+        self.after.is_followed(number)
+    }
+
+    fn ended(&mut self, now: Time, number: u64, _answer: &[Token]) -> Result<Vec<Ask>, SimError> {
+        let rows = self.after.ended(now, number);
+        Ok(rows.into_iter().map(|(at, row)| self.ask(at, row)).collect())
+    }
+
+    fn check_all_came(&self) -> Result<(), SimError> {
+        match self.after.waiting() {
+            Some(line) => Err(self.lines.error(line, "`wait_for` goes round in a circle".into())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The tokens of a row's blocks, then its own.
+fn prompt(row: &Row, seed: u64) -> Vec<Token> {
+    /// Sets blocks apart from other streams of random numbers.
+    const BLOCKS: u64 = 0x626c_6f63_6b73;
+    let mut tokens = Vec::with_capacity(row.input as usize + 8);
+    for block in &row.blocks {
+        let end = (tokens.len() + row.block_tokens as usize).min(row.input as usize);
+        text(rng::bits(BLOCKS, 0, *block), end, &mut tokens);
+    }
+    text(rng::bits(seed, 1, row.line), row.input as usize, &mut tokens);
+    tokens
+}
+
+/// Adds random bytes up to a length.
+fn text(stream: u64, end: usize, tokens: &mut Vec<Token>) {
+    let mut word = 0;
+    while tokens.len() < end {
+        word += 1;
+        let bytes = rng::mix64(stream.wrapping_add(word)).to_le_bytes();
+        tokens.extend(bytes.iter().map(|&byte| Token::from(byte)));
+    }
+    tokens.truncate(end);
+}
+
+/// The rows of a file.
+#[derive(Debug)]
+struct Lines {
+    path: PathBuf,
+    reader: BufReader<File>,
+    line: u64,
+    left: u64,
+    block_tokens: u32,
+    /// Where the columns are; none: the lines are JSON.
+    columns: Option<Columns>,
+    /// The first line, where it was read to see what the file is, and is a row.
+    first: VecDeque<String>,
+}
+
+impl Lines {
+    fn open(
+        path: &Path,
+        format: Option<TraceFormat>,
+        limit: u64,
+        block_tokens: u32,
+    ) -> Result<Self, SimError> {
+        let file = File::open(path).map_err(|source| SimError::Read { path: path.to_path_buf(), source })?;
+        let mut lines = Self {
+            path: path.to_path_buf(),
+            reader: BufReader::new(file),
+            line: 0,
+            left: if limit == 0 { u64::MAX } else { limit },
+            block_tokens,
+            columns: None,
+            first: VecDeque::new(),
+        };
+        let Some(first) = lines.text()? else {
+            return Err(lines.error(0, "the trace is empty".into()));
+        };
+        let formats = "use JSON lines, or CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens";
+        match format.or_else(|| row::guess(&first)) {
+            Some(TraceFormat::Azure) => {
+                lines.columns = Some(Columns::of(&first).map_err(|reason| lines.error(lines.line, reason))?);
+            }
+            Some(TraceFormat::Mooncake | TraceFormat::Log) => lines.first.push_back(first),
+            None => return Err(lines.error(lines.line, format!("no known trace format: {formats}"))),
+        }
+        Ok(lines)
+    }
+
+    fn next(&mut self) -> Result<Option<Row>, SimError> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let Some(text) = self.text()? else { return Ok(None) };
+        self.left -= 1;
+        let row = match self.columns {
+            Some(columns) => columns.row(&text),
+            None => row::json(&text, self.block_tokens),
+        };
+        let row = row.map_err(|reason| self.error(self.line, reason))?;
+        Ok(Some(Row { line: self.line, ..row }))
+    }
+
+    /// The next line that is not empty.
+    fn text(&mut self) -> Result<Option<String>, SimError> {
+        if let Some(first) = self.first.pop_front() {
+            return Ok(Some(first));
+        }
+        let mut text = String::new();
+        loop {
+            text.clear();
+            let read = self.reader.read_line(&mut text);
+            let read = read.map_err(|source| SimError::Read { path: self.path.clone(), source })?;
+            if read == 0 {
+                return Ok(None);
+            }
+            self.line += 1;
+            if !text.trim().is_empty() {
+                return Ok(Some(text));
+            }
+        }
+    }
+
+    fn error(&self, line: u64, reason: String) -> SimError {
+        SimError::Trace { path: self.path.clone(), line, reason }
+    }
+}
