@@ -2,11 +2,15 @@
 
 use std::path::Path;
 
-use config::{Choice, Dur, PoliciesConfig};
-use policies::cost::{CostModel, Hardware, ModelShape};
+use config::{Choice, Dur, PoliciesConfig, WorkerPoliciesConfig};
+use policies::cost::CostModel;
 use serde::{Deserialize, Serialize};
 
 use crate::SimError;
+
+mod node;
+
+pub use node::{Machine, Model, NodeClass, Number, Shape};
 
 /// A whole run. Every key has a default; an unknown one is an error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,10 +18,10 @@ use crate::SimError;
 pub struct Scenario {
     /// Seed of every random choice.
     pub seed: u64,
-    /// Shape of the model, one of [`ModelShape::NAMES`].
-    pub model: String,
-    /// Machine of each worker, one of [`Hardware::NAMES`].
-    pub hardware: String,
+    /// Shape of the model.
+    pub model: Model,
+    /// Machine of each worker.
+    pub hardware: Machine,
     /// What clients ask.
     pub workload: Workload,
     /// Who serves them.
@@ -27,6 +31,11 @@ pub struct Scenario {
     /// What goes wrong.
     #[serde(rename = "fault")]
     pub faults: Vec<Fault>,
+    /// Kinds of workers; none: [`Cluster::workers`] that are all alike.
+    #[serde(rename = "node")]
+    pub nodes: Vec<NodeClass>,
+    /// Options of the policies inside workers, as a node's configuration has them.
+    pub worker_policy: WorkerPoliciesConfig,
 }
 
 /// Requests of clients, arriving as a Poisson process.
@@ -94,7 +103,7 @@ pub enum Lengths {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Cluster {
-    /// Workers, all alike.
+    /// Workers, all alike; where there are kinds of nodes, theirs count.
     pub workers: u32,
     /// KV pages of a worker.
     pub pages: u32,
@@ -133,6 +142,9 @@ pub struct Cluster {
     pub network: Dur,
     /// Time until the controller knows that a worker is gone.
     pub detect: Dur,
+    /// Policies inside each worker, as `runtime.worker-policy` lists them.
+    #[serde(alias = "worker_policy")]
+    pub worker_policy: Vec<String>,
 }
 
 /// Something that happens to a worker.
@@ -172,6 +184,8 @@ impl Default for Scenario {
             cluster: Cluster::default(),
             policy: PoliciesConfig::default(),
             faults: Vec::new(),
+            nodes: Vec::new(),
+            worker_policy: WorkerPoliciesConfig::default(),
         }
     }
 }
@@ -221,6 +235,7 @@ impl Default for Cluster {
             retry_backoff: Dur::from_millis(50),
             network: Dur::from_nanos(100_000),
             detect: Dur::from_millis(500),
+            worker_policy: vec!["fcfs".into()],
         }
     }
 }
@@ -244,17 +259,36 @@ impl Scenario {
         Self::from_toml(&text, &path.display().to_string())
     }
 
-    /// The time that steps take.
+    /// The time that steps take on the machine of a worker that has none of its own.
     ///
     /// # Errors
     /// An unknown model or machine.
     pub fn cost(&self) -> Result<CostModel, SimError> {
-        let known = |names: &[&str]| format!("use one of {}", names.join(", "));
-        let model = ModelShape::named(&self.model)
-            .ok_or_else(|| invalid("model", &self.model, known(ModelShape::NAMES)))?;
-        let hardware = Hardware::named(&self.hardware)
-            .ok_or_else(|| invalid("hardware", &self.hardware, known(Hardware::NAMES)))?;
-        Ok(CostModel::Roofline { model, hardware })
+        self.cost_on(&self.hardware)
+    }
+
+    /// The time that steps take on a machine.
+    ///
+    /// # Errors
+    /// An unknown model or machine.
+    pub fn cost_on(&self, machine: &Machine) -> Result<CostModel, SimError> {
+        let model = self.model.shape()?;
+        Ok(CostModel::Roofline { model, hardware: machine.profile("hardware")?.figures })
+    }
+
+    /// The kinds of workers, at least one.
+    #[must_use]
+    pub fn classes(&self) -> Vec<NodeClass> {
+        match self.nodes.is_empty() {
+            true => vec![NodeClass { count: self.cluster.workers, ..NodeClass::default() }],
+            false => self.nodes.clone(),
+        }
+    }
+
+    /// Workers of all kinds. They are numbered from 0 on, in the order of their kinds.
+    #[must_use]
+    pub fn workers(&self) -> u32 {
+        self.classes().iter().map(|class| class.count).fold(0, u32::saturating_add)
     }
 
     /// Whether the values make sense together.
@@ -275,6 +309,8 @@ impl Scenario {
         share("workload.stall", w.stall)?;
         share("cluster.watermark", c.watermark.into())?;
         within("cluster.workers", c.workers.into(), 1, 10_000)?;
+        self.nodes.iter().try_for_each(NodeClass::validate)?;
+        within("node.count, of all kinds", self.workers().into(), 1, 10_000)?;
         within("cluster.pages", c.pages.into(), 1, 10_000_000)?;
         within("cluster.page-tokens", c.page_tokens.into(), 1, 1024)?;
         within("cluster.max-batch-tokens", c.max_batch_tokens.into(), 1, 1_000_000)?;
@@ -288,8 +324,14 @@ impl Scenario {
         if let Some((name, rule)) = PoliciesConfig::wrong_name(&c.cluster_policies) {
             return Err(invalid("cluster.cluster-policies", &name, rule));
         }
+        let orders = self.nodes.iter().filter_map(|class| class.worker_policy.as_ref());
+        for list in orders.chain([&c.worker_policy]) {
+            if let Some((name, rule)) = WorkerPoliciesConfig::wrong_name(list) {
+                return Err(invalid("runtime.worker-policy", &name, rule));
+            }
+        }
         for fault in &self.faults {
-            within("fault.worker", fault.worker.into(), 0, u64::from(c.workers) - 1)?;
+            within("fault.worker", fault.worker.into(), 0, u64::from(self.workers()) - 1)?;
         }
         Ok(())
     }

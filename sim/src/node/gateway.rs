@@ -221,9 +221,8 @@ impl Gateway {
                 SessionEffect::Prefilled { request, attempt } => {
                     out.send(Event::Controller(ControllerMsg::Prefilled(request, attempt)));
                 }
-                // No pages travel here, so no plan has another worker for the prompt.
-                SessionEffect::Submit { worker, prefill: _, spec } => {
-                    out.send(Event::Worker(worker, WorkerMsg::Submit(spec)));
+                SessionEffect::Submit { worker, prefill, spec } => {
+                    out.send(Event::Worker(worker, WorkerMsg::Submit(spec, prefill)));
                 }
                 SessionEffect::CancelAt { worker, request, attempt } => {
                     out.send(Event::Worker(worker, WorkerMsg::Cancel(request, attempt)));
