@@ -2,17 +2,22 @@
 
 use std::path::Path;
 
-use config::{Choice, Dur, PoliciesConfig, WorkerPoliciesConfig};
+use config::{Choice, Config, Dur, PoliciesConfig, WorkerPoliciesConfig};
 use policies::cost::CostModel;
 use serde::{Deserialize, Serialize};
 
 use crate::SimError;
 
+mod layers;
 mod node;
 
 pub use node::{Machine, Model, NodeClass, Number, Shape};
 
 /// A whole run. Every key has a default; an unknown one is an error.
+///
+/// `config = "PATH"` takes the policies of a node's configuration file, with their options and limits, as they are there;
+/// what the scenario says itself counts more. `[controller]` and `[runtime]` may be written as there, too: their keys are
+/// those of [`Cluster`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Scenario {
@@ -132,7 +137,7 @@ pub struct Cluster {
     /// How a worker is chosen where no policy does.
     pub choice: Choice,
     /// Policies that the controller asks, in this order; those of [`PoliciesConfig::NAMES`].
-    #[serde(alias = "cluster_policies")]
+    #[serde(alias = "cluster_policies", deserialize_with = "layers::list")]
     pub cluster_policies: Vec<String>,
     /// Placements of a request after its first.
     pub retry_limit: u32,
@@ -143,8 +148,10 @@ pub struct Cluster {
     /// Time until the controller knows that a worker is gone.
     pub detect: Dur,
     /// Policies inside each worker, as `runtime.worker-policy` lists them.
-    #[serde(alias = "worker_policy")]
+    #[serde(alias = "worker_policy", deserialize_with = "layers::list")]
     pub worker_policy: Vec<String>,
+    /// As `controller.opinion-deadline`. Policies answer at once here.
+    pub opinion_deadline: Dur,
 }
 
 /// Something that happens to a worker.
@@ -236,27 +243,38 @@ impl Default for Cluster {
             network: Dur::from_nanos(100_000),
             detect: Dur::from_millis(500),
             worker_policy: vec!["fcfs".into()],
+            opinion_deadline: Dur::from_millis(20),
         }
     }
 }
 
 impl Scenario {
-    /// Reads a scenario from TOML text; `origin` names it in errors.
+    /// Reads a scenario from TOML text; `origin` names it in errors. A configuration file that it names is looked for from
+    /// the working directory.
     ///
     /// # Errors
-    /// Text that is not TOML, or has an unknown key or a value of another type.
+    /// Text that is not TOML, or has an unknown key or a value of another type; and a configuration file that a node would
+    /// refuse.
     pub fn from_toml(text: &str, origin: &str) -> Result<Self, SimError> {
-        toml::from_str(text).map_err(|e| SimError::Parse { origin: origin.into(), source: Box::new(e) })
+        layers::parse(text, origin, Path::new(""), None)
     }
 
-    /// Reads a scenario file.
+    /// Reads a scenario file. A configuration file that it names is looked for from its folder.
     ///
     /// # Errors
     /// A file that cannot be read, and as [`Scenario::from_toml`].
     pub fn load(path: &Path) -> Result<Self, SimError> {
+        Self::load_with(path, None)
+    }
+
+    /// As [`Scenario::load`], with the policies of this configuration file in place of the one that the scenario names.
+    ///
+    /// # Errors
+    /// As [`Scenario::load`].
+    pub fn load_with(path: &Path, config: Option<&Path>) -> Result<Self, SimError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| SimError::Read { path: path.to_path_buf(), source })?;
-        Self::from_toml(&text, &path.display().to_string())
+        layers::parse(&text, &path.display().to_string(), path.parent().unwrap_or(Path::new("")), config)
     }
 
     /// The time that steps take on the machine of a worker that has none of its own.
@@ -324,6 +342,10 @@ impl Scenario {
         if let Some((name, rule)) = PoliciesConfig::wrong_name(&c.cluster_policies) {
             return Err(invalid("cluster.cluster-policies", &name, rule));
         }
+        let tables = (self.policy.clone(), self.worker_policy.clone());
+        Config { policy: tables.0, worker_policy: tables.1, ..Config::default() }
+            .validate()
+            .map_err(|e| SimError::Config(Box::new(e)))?;
         let orders = self.nodes.iter().filter_map(|class| class.worker_policy.as_ref());
         for list in orders.chain([&c.worker_policy]) {
             if let Some((name, rule)) = WorkerPoliciesConfig::wrong_name(list) {

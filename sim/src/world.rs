@@ -319,7 +319,7 @@ fn placement_config(cluster: &Cluster, seed: u64) -> PlacementConfig {
             Choice::PowerOfTwo => placement::Choice::PowerOfTwo,
         },
         seed,
-        opinion_deadline: policies::policy::OPINION_DEADLINE,
+        opinion_deadline: cluster.opinion_deadline.get().into(),
         directory: !cluster.cluster_policies.is_empty(),
     }
 }

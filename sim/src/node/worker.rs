@@ -276,3 +276,6 @@ impl Worker {
         &self.core
     }
 }
+
+#[cfg(test)]
+mod tests;
