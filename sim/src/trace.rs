@@ -111,7 +111,7 @@ impl Trace {
             KvMessage::Ack => self.add(57),
             KvMessage::Cancel => self.add(58),
             KvMessage::Sent { first, count, took } => {
-                self.all([59, (*first).into(), (*count).into(), took.0])
+                self.all([59, (*first).into(), (*count).into(), took.0]);
             }
             KvMessage::LinkLost => self.add(60),
         }

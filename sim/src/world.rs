@@ -227,7 +227,7 @@ impl World {
             }
             Event::Rejoin(index) => {
                 let id = life(lives, index);
-                self.join(id);
+                self.join(&id);
                 Ok(())
             }
         }
@@ -240,7 +240,7 @@ impl World {
         self.lives[index as usize] += 1;
         let id = life(&self.lives, index);
         self.workers.insert(id.clone(), Worker::new(self.kinds.worker(index, id.clone())));
-        self.join(id);
+        self.join(&id);
     }
 
     /// How long a message with pages is on its way.
@@ -254,8 +254,8 @@ impl World {
     }
 
     /// A worker that lives tells the controller what it offers.
-    fn join(&mut self, id: WorkerId) {
-        if let Some(worker) = self.workers.get(&id) {
+    fn join(&mut self, id: &WorkerId) {
+        if let Some(worker) = self.workers.get(id) {
             self.out.send(Event::Controller(ControllerMsg::Joined(worker.info().clone())));
         }
     }

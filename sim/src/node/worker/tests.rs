@@ -123,8 +123,8 @@ fn service(policies: &[&str]) -> [u64; 2] {
 #[test]
 fn fair_gives_two_flooding_tenants_equal_service() {
     let [alpha, beta] = service(&["fair"]);
-    // The bound of VTC: twice the larger of a prompt and what a batch holds of drawn tokens.
-    let bound = 2 * 400.max(2 * 8 * 95);
+    // The bound of VTC: twice the larger of a prompt (400) and what a batch holds of drawn tokens, each of which is 2.
+    let bound = 2 * (2 * 8 * 95);
     assert!(alpha.abs_diff(beta) <= bound, "{alpha} and {beta}");
     assert!(alpha > 2 * bound && beta > 2 * bound, "too little to tell: {alpha} and {beta}");
     let [alpha, beta] = service(&["fcfs"]);
