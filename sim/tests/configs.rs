@@ -37,7 +37,7 @@ cache-threshold = 0.75
 
 fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::create_dir_all(&folder).expect("the tests have a folder to write to");
     folder
 }
 
