@@ -7,7 +7,7 @@ use policies::rng::mix64;
 use policies::step::SeqKey;
 use policies::time::Time;
 
-use crate::event::{ControllerMsg, Event, GatewayMsg, WorkerMsg};
+use crate::event::{ControllerMsg, Event, GatewayMsg, KvMail, KvMessage, PageBlock, WorkerMsg};
 
 /// A running hash of events: their times, their kinds, and whom and what they are about. Two runs with the same hash
 /// took the same course.
@@ -44,8 +44,11 @@ impl Trace {
             Event::Worker(worker, message) => {
                 self.worker(worker);
                 match message {
-                    WorkerMsg::Submit(spec) => {
+                    WorkerMsg::Submit(spec, prefill) => {
                         self.request(10, spec.id, spec.attempt);
+                        if let Some(worker) = prefill {
+                            self.worker(worker);
+                        }
                         let resumed = spec.resumed.iter().flat_map(|r| &r.tokens);
                         spec.prompt.iter().chain(resumed).for_each(|&t| self.add(t.into()));
                     }
@@ -59,6 +62,12 @@ impl Trace {
                         self.all([(*choice).into(), (*upto).into()]);
                     }
                     WorkerMsg::Resync => self.add(15),
+                    WorkerMsg::Kv(mail) => self.mail(mail),
+                    WorkerMsg::KvLost(peer) => {
+                        self.add(16);
+                        self.worker(peer);
+                    }
+                    WorkerMsg::SetRole(role) => self.all([17, *role as u64]),
                 }
             }
             Event::StepDone(worker, outcome) => {
@@ -74,6 +83,37 @@ impl Trace {
             Event::Timer(request) => self.request(6, *request, Attempt(0)),
             Event::ControllerTick => self.add(7),
             Event::Read(request) => self.request(14, *request, Attempt(0)),
+            Event::KvTimer(worker, request, attempt) => {
+                self.worker(worker);
+                self.request(18, *request, *attempt);
+            }
+        }
+    }
+
+    fn mail(&mut self, mail: &KvMail) {
+        self.request(50, mail.id.0, mail.id.1);
+        self.worker(&mail.from);
+        self.all([mail.key.transfer, mail.key.generation]);
+        let mut pages = |kind: u64, block: &PageBlock| {
+            self.all([kind, block.first.into(), block.count.into()]);
+            block.slots.iter().for_each(|slot| self.add(*slot));
+        };
+        match &mail.message {
+            KvMessage::Pages(block) => pages(51, block),
+            KvMessage::Last { tokens, cached, drawn, block } => {
+                pages(52, block);
+                self.all([(*tokens).into(), (*cached).into(), drawn.len() as u64]);
+            }
+            KvMessage::Ask { asked, .. } => self.all([53, asked.first_page.into(), asked.window.into()]),
+            KvMessage::Accepted => self.add(54),
+            KvMessage::Refused(code) => self.all([55, *code as u64]),
+            KvMessage::Credit(pages) => self.all([56, (*pages).into()]),
+            KvMessage::Ack => self.add(57),
+            KvMessage::Cancel => self.add(58),
+            KvMessage::Sent { first, count, took } => {
+                self.all([59, (*first).into(), (*count).into(), took.0]);
+            }
+            KvMessage::LinkLost => self.add(60),
         }
     }
 
