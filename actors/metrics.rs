@@ -71,6 +71,13 @@ pub const PD_PREFILL: &str = "actor_node_pd_prefill_seconds";
 pub const PD_TRANSFER: &str = "actor_node_pd_transfer_seconds";
 /// Time from a prompt's last page to the worker that goes on having taken it over.
 pub const PD_COMMIT: &str = "actor_node_pd_commit_seconds";
+/// Waiting prompts that another worker was asked to compute (worker policy `offload`), by how that ended. Label `outcome`:
+/// `computed`, `failed` (and then computed here), `withdrawn`.
+pub const OFFLOADED: &str = "actor_node_offload_prompts_total";
+/// Their tokens that were computed there instead of here.
+pub const OFFLOADED_TOKENS: &str = "actor_node_offload_tokens_total";
+/// Prompts that other workers compute for this one at its wish.
+pub const OFFLOAD_OUTSTANDING: &str = "actor_node_offload_outstanding";
 /// Migrations of running requests, by how they ended. Label `outcome`: `moved`, `stayed`, `elsewhere`, `ended`, `refused`.
 pub const MIGRATIONS: &str = "actor_node_migrations_total";
 /// Batches of KV events published for routers of others.
@@ -154,6 +161,9 @@ pub fn describe() {
     describe_histogram!(PD_PREFILL, Unit::Seconds, "Time to a prompt's last page from another worker");
     describe_histogram!(PD_TRANSFER, Unit::Seconds, "Time from a prompt's first page to its last");
     describe_histogram!(PD_COMMIT, Unit::Seconds, "Time from a prompt's last page to taking it over");
+    describe_counter!(OFFLOADED, "Waiting prompts that another worker was asked to compute, by outcome");
+    describe_counter!(OFFLOADED_TOKENS, "Prompt tokens that another worker computed instead of this one");
+    describe_gauge!(OFFLOAD_OUTSTANDING, "Prompts that other workers compute for this one at its wish");
     describe_counter!(MIGRATIONS, "Migrations of running requests, by outcome");
     describe_counter!(KV_EVENT_BATCHES, "Batches of KV events published for routers of others");
     describe_counter!(KV_EVENTS, "KV events published for routers of others");

@@ -6,6 +6,7 @@ use super::Batch;
 use super::plan::Draft;
 use super::seq::{Place, Seq};
 use super::slab::Key;
+use super::transfer::Transfer;
 use crate::order::OrderEvent;
 use crate::time::Time;
 
@@ -170,7 +171,7 @@ impl Batch {
 
     /// Gives a waiting sequence its pages, of which the first `cached` tokens are computed, and moves it to the running
     /// ones; or, where another worker computes it, to those that wait for their content. Says whether it runs.
-    fn start(&mut self, key: Key, pages: Vec<PageId>, cached: u32) -> bool {
+    pub(super) fn start(&mut self, key: Key, pages: Vec<PageId>, cached: u32) -> bool {
         let first = self.seqs[key].place == Place::Fresh;
         let (place, rank, len) = (self.seqs[key].place, self.seqs[key].rank(), self.seqs[key].len());
         match place {
@@ -201,7 +202,9 @@ impl Batch {
                 let key = request.key();
                 self.order.tell(|| OrderEvent::Admitted { key, cached: hit });
             }
-            if self.config.prefix_cache && !(seq.joint && request.spec.prompt_logprobs) {
+            // One that is back from another worker was counted before it left.
+            let counted = request.offloaded && request.transfer == Transfer::None;
+            if self.config.prefix_cache && !counted && !(seq.joint && request.spec.prompt_logprobs) {
                 self.totals.prefix_queries += u64::from(prompt);
                 self.totals.prefix_hits += u64::from(hit);
             }
