@@ -151,7 +151,7 @@ type PageHasher = fn(&Fingerprint, Option<PageHash>, &[Token]) -> PageHash;
 /// place in the queue that it arrived with; such losses are its client's doing and do not count towards the three.
 ///
 /// Offload. A prompt that waits may get its pages before its turn for another worker to fill ([`Batch::offload`]), where
-/// enough is left for all that is before it.
+/// enough is left for all that is before it. It gives them up before any running sequence does.
 #[derive(Debug)]
 pub struct Batch {
     config: BatchConfig,

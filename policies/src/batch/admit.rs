@@ -95,18 +95,26 @@ impl Batch {
 
     fn try_admit(&mut self, key: Key, draft: &mut Draft) -> bool {
         let reserve = self.reserve(&self.seqs[key]);
-        if self.spare() == 0 && self.table.available() <= reserve {
+        let callable = self.callable(key);
+        if self.spare() + callable == 0 && self.table.available() <= reserve {
             return false;
         }
         let hits = self.look_up(key);
         let total = self.seqs[key].len().div_ceil(self.config.page_tokens);
         let missing = total - hits.len() as u32;
-        if self.most_room(&hits) < missing {
+        if self.most_room(&hits) + callable < missing {
             return false;
         }
         // A sequence that cannot go on anyway keeps nobody out. Nothing is taken meanwhile, so the hits stay.
-        while self.table.room_beside(&hits) < missing.saturating_add(self.reserve(&self.seqs[key])) {
-            if !self.evict_paused() {
+        loop {
+            let (room, needed) =
+                (self.table.room_beside(&hits), missing.saturating_add(self.reserve(&self.seqs[key])));
+            if room >= needed {
+                break;
+            }
+            // A prompt that is away is called back for nothing less than what is needed.
+            let enough = room.saturating_add(self.callable(key)) >= needed;
+            if !self.evict_paused() && !(enough && self.call_back(Some(key))) {
                 return false;
             }
         }

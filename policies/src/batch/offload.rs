@@ -3,14 +3,16 @@
 //! A prompt that leaves gets its pages before its turn ([`Batch::offload`]), as far as all that is before it could have
 //! pages and slots too: it takes nothing from anybody. From then on it is a request whose content comes from elsewhere,
 //! as after [`Batch::submit_received`]. Where the content does not come, it goes back to its place in the queue and finds
-//! what has come in the cache.
+//! what has come in the cache. It goes back too, and nothing is waited for any more, where running sequences or ones that
+//! come before it need its pages: whoever it has overtaken loses nothing by that.
 
 use config::ids::{Attempt, RequestId};
 
-use super::Batch;
+use super::order::tier;
 use super::seq::{Place, Seq};
 use super::slab::Key;
 use super::transfer::Transfer;
+use super::{Batch, KvWork};
 use crate::order::{OrderEvent, RequestKey};
 use crate::request::{RequestSpec, ResumedChoice};
 use crate::time::Time;
@@ -130,6 +132,33 @@ impl Batch {
             *choice = ResumedChoice { tokens: seq.output.clone(), ended: false, unread: 0 };
         }
         spec
+    }
+
+    /// Pages of prompts that are away and would have come after this sequence; shared ones count as often.
+    pub(super) fn callable(&self, before: Key) -> u32 {
+        self.away_after(Some(before)).map(|key| self.seqs[key].pages.len() as u32).sum()
+    }
+
+    /// Others need pages: the last prompt that is away waits here again. False where there is none, or none that would come
+    /// after `before`, where that is who needs them; a running sequence goes before all.
+    pub(super) fn call_back(&mut self, before: Option<Key>) -> bool {
+        let Some(key) = self.away_after(before).next() else { return false };
+        let owner = self.seqs[key].request;
+        let RequestKey { request, attempt } = self.requests[owner].key();
+        self.kv_work.push(KvWork::Dropped { request, attempt, reason: None });
+        self.wait_again(owner, key, 0);
+        true
+    }
+
+    /// Prompts that are away, the last one first.
+    fn away_after(&self, before: Option<Key>) -> impl Iterator<Item = Key> {
+        let place = |seq: &Seq| (tier(self.level(seq)), seq.arrival);
+        let bound = before.map(|key| place(&self.seqs[key]));
+        let away = self.receiving.values().rev().copied();
+        away.filter(move |key| {
+            let seq = &self.seqs[*key];
+            self.requests[seq.request].offloaded && bound.is_none_or(|bound| bound < place(seq))
+        })
     }
 
     /// Nothing more comes of a prompt that had left: what has come of it can be found, and it waits where it did.

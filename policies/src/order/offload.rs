@@ -2,9 +2,9 @@
 //!
 //! The rule is that of Pie's offload and of Dynamo's conditional disaggregation, seen from the worker that generates: a
 //! prompt leaves where at least `min-suffix` of its tokens are missing, more than `busy-tokens` are computed here before
-//! it, and a peer with room has fewer to compute; no more than `max-outstanding` are away. Tokens stand for time: peers
-//! have the same model, and mostly the same machine. A prompt that is computed for another worker never leaves, so that
-//! there are no chains.
+//! it, and a peer with room would have it done sooner; no more than `max-outstanding` are away. Tokens stand for time: peers
+//! have the same model, and where their machine is another one its FLOP/s count. A prompt that is computed for another
+//! worker never leaves, so that there are no chains.
 //!
 //! This is the decision and its bookkeeping. What waits comes from the scheduler ([`Batch::waiting_prompts`]), what peers
 //! have to do from their last heartbeats, to which is added what went there from here. A peer that failed is left alone,
@@ -58,6 +58,8 @@ pub struct Peer {
     pub free_tokens: u64,
     /// Longest sequence in tokens.
     pub max_context: u32,
+    /// FLOP/s of our machine and of its own; 0: not known, then they are alike.
+    pub flops: (u64, u64),
 }
 
 impl Peer {
@@ -80,7 +82,18 @@ impl Peer {
             free_requests: other.max_requests.saturating_sub(load.requests),
             free_tokens: u64::from(free) * u64::from(other.page_tokens),
             max_context: other.max_context,
+            flops: (own.hardware.figures.flops, other.hardware.figures.flops),
         })
+    }
+
+    /// Tokens that we would compute in the time in which it computes `tokens`.
+    fn in_ours(&self, tokens: u64) -> u64 {
+        match self.flops {
+            (0, _) | (_, 0) => tokens,
+            (ours, its) => {
+                u64::try_from(u128::from(tokens) * u128::from(ours) / u128::from(its)).unwrap_or(u64::MAX)
+            }
+        }
     }
 }
 
@@ -91,8 +104,8 @@ pub struct Choice {
     pub prompt: WaitingPrompt,
     /// To whom.
     pub to: WorkerId,
-    /// Tokens to compute there before it.
-    pub ahead_there: u64,
+    /// When it is done there, in tokens that we would compute until then; fewer than `ahead` and `missing`.
+    pub done_there: u64,
 }
 
 /// How it went with a prompt that had left.
@@ -169,7 +182,7 @@ impl Offload {
         self.options.as_ref().is_some_and(named)
     }
 
-    /// The first prompt that had better be computed elsewhere, and where: at the peer with the least to compute. It counts as
+    /// The first prompt that had better be computed elsewhere, and where: at the peer that is done with it first. It counts as
     /// away from now on.
     pub fn choose(&mut self, now: Time, prompts: &[WaitingPrompt], peers: &[Peer]) -> Option<Choice> {
         let options = self.options.as_ref()?;
@@ -181,8 +194,14 @@ impl Offload {
             |p: &&WaitingPrompt| p.missing >= least && p.ahead > busy && !self.away.contains_key(&p.key);
         let choice = prompts.iter().filter(worth).find_map(|prompt| {
             let able = peers.iter().filter(|peer| self.may_ask(&peer.worker) && self.can(now, peer, prompt));
-            let (ahead_there, to) = able.map(|peer| (self.queued_at(peer), &peer.worker)).min()?;
-            (ahead_there < prompt.ahead).then(|| Choice { prompt: *prompt, to: to.clone(), ahead_there })
+            let missing = u64::from(prompt.missing);
+            let done = |peer: &Peer| peer.in_ours(self.queued_at(peer) + missing);
+            let (done_there, to) = able.map(|peer| (done(peer), &peer.worker)).min()?;
+            (done_there < prompt.ahead + missing).then(|| Choice {
+                prompt: *prompt,
+                to: to.clone(),
+                done_there,
+            })
         })?;
         let WaitingPrompt { key, tokens, missing, .. } = choice.prompt;
         self.away.insert(key, Away { at: choice.to.clone(), tokens, missing });

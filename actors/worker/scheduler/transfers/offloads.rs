@@ -84,7 +84,7 @@ impl Transfers {
             };
             info!(
                 request = %id.0, to = %choice.to, missing = choice.prompt.missing, ahead = choice.prompt.ahead,
-                ahead_there = choice.ahead_there, "a prompt that would wait here is computed by another worker"
+                done_there = choice.done_there, "a prompt that would wait here is computed by another worker"
             );
             metrics::gauge!(m::OFFLOAD_OUTSTANDING).set(self.offloads.0.outstanding() as f64);
             self.entries.insert(id, Entry::Waiting { spec: Box::new(spec), peer });

@@ -30,7 +30,14 @@ fn worker(name: &str) -> WorkerId {
 }
 
 fn peer(name: &str, queued_tokens: u64) -> Peer {
-    Peer { worker: worker(name), queued_tokens, free_requests: 10, free_tokens: 100_000, max_context: 8192 }
+    Peer {
+        worker: worker(name),
+        queued_tokens,
+        free_requests: 10,
+        free_tokens: 100_000,
+        max_context: 8192,
+        flops: (0, 0),
+    }
 }
 
 /// Where a prompt goes.
@@ -62,6 +69,25 @@ fn it_goes_where_least_is_to_do_and_less_than_here() {
     assert_eq!(goes(&mut offload, prompt(2, 500, 1200), &peers).as_deref(), Some("d"));
     assert_eq!(goes(&mut offload, prompt(3, 500, 1200), &peers), None, "1200 or more wait everywhere");
     assert_eq!(goes(&mut offload, prompt(3, 500, 1300), &peers).as_deref(), Some("c"));
+}
+
+#[test]
+fn another_machine_counts_by_its_speed() {
+    // 500 tokens take there as long as 5000 here, or as 50.
+    let (slow, fast) = ((10, 1), (1, 10));
+    for (flops, ahead, leaves) in
+        [(slow, 4500, false), (slow, 4501, true), (fast, 1001, true), ((0, 10), 1001, true)]
+    {
+        let peers = [Peer { flops, ..peer("b", 0) }];
+        assert_eq!(
+            goes(&mut offload(options()), prompt(1, 500, ahead), &peers).is_some(),
+            leaves,
+            "{flops:?}"
+        );
+    }
+    let peers =
+        [Peer { flops: slow, ..peer("b", 0) }, peer("c", 600), Peer { flops: fast, ..peer("d", 5000) }];
+    assert_eq!(goes(&mut offload(options()), prompt(1, 500, 9000), &peers).as_deref(), Some("d"));
 }
 
 #[test]
@@ -191,7 +217,7 @@ proptest! {
                 let to = peers.iter().find(|peer| peer.worker == choice.to).unwrap();
                 let at = away.values().filter(|at| **at == choice.to).count() as u32;
                 prop_assert!(to.free_requests > at && to.free_tokens > u64::from(asked.tokens));
-                prop_assert!(to.queued_tokens <= choice.ahead_there && choice.ahead_there < ahead);
+                prop_assert!(to.queued_tokens < ahead && choice.done_there < ahead + u64::from(missing));
                 prop_assert!(named.is_none_or(|i| choice.to.node.as_str() == name(i)));
                 prop_assert!(failed.get(&choice.to).is_none_or(|at| now.since(*at) >= SECOND));
                 prop_assert!(away.insert(asked.key, choice.to).is_none(), "twice");

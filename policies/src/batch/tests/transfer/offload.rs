@@ -120,6 +120,62 @@ fn it_takes_no_room_from_those_before_it() {
     pair.run();
 }
 
+/// Running sequences grow into the pages of a prompt that is away before any of them gives up its own.
+#[test]
+fn a_prompt_is_called_back_for_those_that_run() {
+    let mut pair = Pair::one(26);
+    let mut grows = request(&limits(26), 1, &prompt(1, 4 * PAGE), 60);
+    grows.ignore_end = true;
+    pair.d.add(&grows);
+    (0..3).for_each(|_| _ = pair.d.step());
+    let second = pair.here(2, 10 * PAGE);
+    pair.d.step();
+    let third = pair.here(3, 10 * PAGE);
+    assert!(pair.leave(key_of(&third)));
+    while pair.d.got(id(&grows)).done.is_none() {
+        assert!(pair.d.step().is_some());
+    }
+    assert_eq!(pair.d.load().preemptions, 0);
+    pair.news();
+    assert!(pair.streams.is_empty(), "the other worker need not go on");
+    pair.run();
+    [&grows, &second, &third].into_iter().for_each(|spec| pair.d.expect_complete(spec));
+    assert_eq!(pair.d.load().prefilled_tokens, u64::from(24 * PAGE));
+}
+
+/// What comes before it gets its pages, although the room that was left has gone to others since.
+#[test]
+fn a_prompt_is_called_back_for_those_before_it() {
+    for later in [false, true] {
+        let mut pair = Pair::one(56);
+        let mut grows = request(&limits(56), 1, &prompt(1, 4 * PAGE), 60);
+        grows.ignore_end = true;
+        pair.d.add(&grows);
+        (0..3).for_each(|_| _ = pair.d.step());
+        let second = pair.here(2, 30 * PAGE);
+        pair.d.step();
+        let (third, fourth);
+        if later {
+            fourth = pair.here(4, 10 * PAGE);
+            assert!(pair.leave(key_of(&fourth)));
+            third = pair.here(3, 10 * PAGE);
+        } else {
+            third = pair.here(3, 10 * PAGE);
+            fourth = pair.here(4, 10 * PAGE);
+            assert!(pair.leave(key_of(&fourth)));
+        }
+        while pair.d.got(id(&second)).choices.is_empty() {
+            assert!(pair.d.step().is_some());
+        }
+        (0..4).for_each(|_| _ = pair.d.step());
+        assert_eq!(pair.d.got(id(&third)).choices.is_empty(), later, "who came later waits");
+        pair.news();
+        pair.run();
+        [&grows, &second, &third, &fourth].into_iter().for_each(|spec| pair.d.expect_complete(spec));
+        assert_eq!(pair.d.load().preemptions, 0);
+    }
+}
+
 #[test]
 fn what_cannot_leave_stays() {
     let mut pair = Pair::one(400);
