@@ -72,7 +72,7 @@ pub const PD_TRANSFER: &str = "actor_node_pd_transfer_seconds";
 /// Time from a prompt's last page to the worker that goes on having taken it over.
 pub const PD_COMMIT: &str = "actor_node_pd_commit_seconds";
 /// Waiting prompts that another worker was asked to compute (worker policy `offload`), by how that ended. Label `outcome`:
-/// `computed`, `failed` (and then computed here), `withdrawn`.
+/// `computed`, `failed` (and then computed here), `withdrawn` (given up, or called back for want of pages).
 pub const OFFLOADED: &str = "actor_node_offload_prompts_total";
 /// Their tokens that were computed there instead of here.
 pub const OFFLOADED_TOKENS: &str = "actor_node_offload_tokens_total";

@@ -11,7 +11,7 @@ use super::{COMPLETIONS, RELOADS};
 use crate::cluster::streams::{Stream, assert_idle, completion, reference, with};
 use crate::harness::cluster::Cluster;
 use crate::harness::http::Client;
-use crate::harness::node::{PREFILLED_TOKENS, RUNNING};
+use crate::harness::node::{PREFILLED_TOKENS, RUNNING, WAITING};
 use crate::harness::wait_for;
 
 const OFFLOADED: &str = "actor_node_offload_prompts_total";
@@ -152,7 +152,7 @@ fn limits_and_names_are_kept() {
     wait_for("a prompt to leave", || (cluster["u1"].figure(OUTSTANDING) > 0.0).then_some(()));
     while !answers.iter().all(JoinHandle::is_finished) {
         assert!(cluster["u1"].figure(OUTSTANDING) <= 1.0);
-        assert!(cluster["p2"].figure(RUNNING) + cluster["p2"].figure("vllm:num_requests_waiting") <= 1.0);
+        assert!(cluster["p2"].figure(RUNNING) + cluster["p2"].figure(WAITING) <= 1.0);
     }
     expect(&bodies, answers, first);
     assert!(count(&cluster, "computed") >= 1.0);
@@ -204,6 +204,37 @@ fn clients_leave_and_nothing_stays() {
     expect(&[], Vec::new(), first);
     nothing_is_left(&cluster, &["c1", "g1", "u1", "p1"]);
     assert_eq!(count(&cluster, "failed"), 0.0);
+}
+
+/// A unified worker is a peer as well. It is a prefill worker first, so that everything goes to the other one.
+#[test]
+fn a_unified_worker_is_asked_too() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("u1.toml");
+    let write = |policy: &str| {
+        std::fs::write(&file, format!("[runtime]\nworker-policy = \"{policy}\"\n")).unwrap();
+    };
+    write("fcfs");
+    let cluster = cluster(&["p1"], &["--config", file.to_str().unwrap()], &[]);
+    let body = asked(1, 3 * LONGER);
+    let first = Stream::open(&cluster["g1"].base, COMPLETIONS, &body);
+    let bodies: Vec<Value> = (10..14).map(|salt| asked(salt, LONG)).collect();
+    let answers = ask(&cluster, &bodies);
+    let waiting = || cluster["u1"].figure(RUNNING) + cluster["u1"].figure(WAITING);
+    wait_for("everything to be at u1", || (waiting() == 5.0).then_some(()));
+    let switched = cluster["c1"].client().post("/v1/workers/p1/role", &json!({"role": "unified"})).status;
+    assert!(switched < 300, "{switched}");
+    wait_for("u1 to hear of it", || {
+        let row = cluster.row("u1", "p1")?;
+        (row["worker"]["role"] == "unified").then_some(())
+    });
+    write("offload");
+    cluster["u1"].signal("HUP");
+    expect(&bodies, answers, (body, first));
+    let away = count(&cluster, "computed");
+    assert!(away >= 1.0, "{}", cluster["u1"].log());
+    assert_eq!(cluster["p1"].figure(PREFILLED_TOKENS), away * LONG as f64);
+    nothing_is_left(&cluster, &["c1", "g1", "u1", "p1"]);
 }
 
 /// Two workers that are both busy and may both offload: nothing is computed twice, or handed on.

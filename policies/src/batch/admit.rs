@@ -114,7 +114,8 @@ impl Batch {
             }
             // A prompt that is away is called back for nothing less than what is needed.
             let enough = room.saturating_add(self.callable(key)) >= needed;
-            if !self.evict_paused() && !(enough && self.call_back(Some(key))) {
+            let gained = self.evict_paused() || (enough && self.call_back(Some(key)));
+            if !gained {
                 return false;
             }
         }

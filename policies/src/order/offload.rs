@@ -115,7 +115,7 @@ pub enum End {
     Computed,
     /// It was refused, lost or late, and is computed here.
     Failed,
-    /// Nobody wants it any more.
+    /// Nobody wants it any more, or its pages were needed for what was to come before it.
     Withdrawn,
 }
 
