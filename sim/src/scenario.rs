@@ -53,7 +53,7 @@ pub struct Scenario {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Cluster {
-    /// Workers, all alike; where there are kinds of nodes, theirs count.
+    /// Workers, all alike. Left out where there are kinds of nodes ([`Scenario::nodes`]), which say how many.
     pub workers: u32,
     /// KV pages of a worker.
     pub pages: u32,
@@ -244,6 +244,10 @@ impl Scenario {
         share("cluster.watermark", c.watermark.into())?;
         within("cluster.workers", c.workers.into(), 1, 10_000)?;
         self.nodes.iter().try_for_each(NodeClass::validate)?;
+        if !self.nodes.is_empty() && c.workers != Cluster::default().workers {
+            let reason = "leave it out: there are kinds of nodes, each with its count".into();
+            return Err(invalid("cluster.workers", &c.workers, reason));
+        }
         within("node.count, of all kinds", self.workers().into(), 1, 10_000)?;
         within("cluster.pages", c.pages.into(), 1, 10_000_000)?;
         within("cluster.page-tokens", c.page_tokens.into(), 1, 1024)?;
