@@ -46,6 +46,36 @@ pub enum SimError {
         /// The scenario's seed.
         seed: u64,
     },
+    /// An arm is not a change of its scenario.
+    #[error("the scenario {origin} is malformed: {}: {reason}", named(arm))]
+    Arm {
+        /// The file.
+        origin: String,
+        /// The arm's name, or its number.
+        arm: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The page cannot be written.
+    #[error("cannot write the page {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// One seed of many broke something.
+    #[error("{arm}: after {held} seeds that hold: {source}\nrepeat it with: {command}")]
+    Seed {
+        /// The arm.
+        arm: String,
+        /// Seeds before it that hold.
+        held: u64,
+        /// The command that repeats the run.
+        command: String,
+        /// What is wrong.
+        source: Box<SimError>,
+    },
     /// The report cannot be written as JSON.
     #[error("cannot write the report: {0}")]
     Json(#[from] serde_json::Error),
@@ -55,4 +85,9 @@ impl SimError {
     pub(crate) fn broken(broken: Broken, at: Time, seed: u64) -> Self {
         Self::Broken { name: broken.name, detail: broken.detail, at: at.since(Time::ZERO), seed }
     }
+}
+
+/// An arm without a name has a number.
+fn named(arm: &str) -> String {
+    if arm.starts_with("arm") { arm.to_owned() } else { format!("arm `{arm}`") }
 }

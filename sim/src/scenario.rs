@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::SimError;
 
+mod slo;
+
+pub use slo::Slo;
+
 /// A whole run. Every key has a default; an unknown one is an error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -27,6 +31,8 @@ pub struct Scenario {
     /// What goes wrong.
     #[serde(rename = "fault")]
     pub faults: Vec<Fault>,
+    /// What is good enough.
+    pub slo: Slo,
 }
 
 /// Requests of clients, arriving as a Poisson process.
@@ -172,6 +178,7 @@ impl Default for Scenario {
             cluster: Cluster::default(),
             policy: PoliciesConfig::default(),
             faults: Vec::new(),
+            slo: Slo::default(),
         }
     }
 }

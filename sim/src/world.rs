@@ -19,7 +19,7 @@ use crate::SimError;
 use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
 use crate::node::{Controller, Gateway, Worker};
 use crate::queue::Queue;
-use crate::report::Report;
+use crate::report::{Glance, Left, Probe, Report};
 use crate::scenario::{Cluster, FaultKind, Scenario};
 use crate::trace::Trace;
 use crate::workload::{self, Arrival, MODEL};
@@ -51,6 +51,7 @@ pub struct World {
     /// Tokens drawn by workers that lived to say so.
     drawn: u64,
     trace: Trace,
+    probe: Probe,
 }
 
 impl World {
@@ -99,8 +100,16 @@ impl World {
             lives: vec![0; c.workers as usize],
             drawn: 0,
             trace: Trace::default(),
+            probe: Probe::default(),
             scenario: scenario.clone(),
         })
+    }
+
+    /// The same, with someone who is told now and then how far it is.
+    #[must_use]
+    pub fn watched_by(mut self, watch: Box<dyn FnMut(Glance)>) -> Self {
+        self.probe.watched_by(watch);
+        self
     }
 
     /// Runs until nothing is left to happen.
@@ -118,6 +127,7 @@ impl World {
             }
             last = now;
             self.trace.record(now, &event);
+            self.probe.see(now, &event, &self.gateway, &self.controller, &self.workers);
             self.apply(now, event).map_err(|broken| SimError::broken(broken, now, seed))?;
             for (after, event) in self.out.sent.drain(..) {
                 self.queue.push(now + after, event);
@@ -129,7 +139,17 @@ impl World {
         let prefilled =
             self.workers.iter().map(|(id, w)| (id.clone(), w.core().load().prefilled_tokens)).collect();
         let answers = records.iter().map(|(id, r)| (*id, r.answers.iter().map(tokens).collect())).collect();
-        Ok(Run { report: Report::new(seed, &records, self.drawn, last, self.trace), answers, prefilled })
+        let report = Report::new(&Left {
+            seed,
+            slo: self.scenario.slo,
+            records: &records,
+            drawn_tokens: self.drawn,
+            last,
+            trace: self.trace,
+            probe: &self.probe,
+            workers: &self.workers,
+        });
+        Ok(Run { report, answers, prefilled })
     }
 
     fn apply(&mut self, now: Time, event: Event) -> Result<(), Broken> {
