@@ -39,8 +39,7 @@ impl Arm {
         let Some(arms) = base.remove("arm") else {
             // Says the line of what is wrong, which a table does not know any more.
             let scenario = Scenario::from_toml(text, origin)?;
-            let scenario =
-                if over.is_empty() { scenario } else { laid_over(base, over).try_into().map_err(parse)? };
+            let scenario = if over.is_empty() { scenario } else { of_table(&laid_over(base, over), origin)? };
             return Ok(vec![Self { name: stem(origin), scenario }]);
         };
         let wrong = |arm: &str, reason: String| SimError::Arm {
@@ -66,12 +65,24 @@ impl Arm {
                 return Err(wrong(&number, format!("is the second one with the name `{name}`; use another")));
             }
             let table = laid_over(laid_over(base.clone(), &arm), over);
-            let scenario = table.try_into::<Scenario>();
-            let scenario = scenario.map_err(|e| wrong(&name, e.to_string().trim().replace('\n', ", ")))?;
+            let scenario = of_table(&table, origin).map_err(|error| match error {
+                SimError::Parse { source, .. } => wrong(&name, source.to_string().trim().replace('\n', ", ")),
+                other => other,
+            })?;
             all.push(Self { name, scenario });
         }
         Ok(all)
     }
+}
+
+/// A scenario by the same way as from its own text; errors name keys, since lines mean nothing to a reader any more.
+fn of_table(table: &Table, origin: &str) -> Result<Scenario, SimError> {
+    let parse = |source: toml::de::Error| SimError::Parse { origin: origin.into(), source: Box::new(source) };
+    let text = toml::to_string(table).map_err(|e| parse(serde::de::Error::custom(e)))?;
+    Scenario::from_toml(&text, origin).map_err(|error| match (error, table.clone().try_into::<Scenario>()) {
+        (SimError::Parse { .. }, Err(named)) => parse(named),
+        (error, _) => error,
+    })
 }
 
 /// `base` with the keys of `over`: tables are merged key by key, everything else is replaced.

@@ -33,7 +33,7 @@ pub fn run_cli(args: &SimArgs) -> Result<String, SimError> {
             .map(|(arm, report)| page::Shown { name: &arm.name, scenario: &arm.scenario, report })
             .collect();
         std::fs::write(path, page::html(&shown)?)
-            .map_err(|source| SimError::Write { path: path.clone(), source })?;
+            .map_err(|source| SimError::Page { path: path.clone(), source })?;
     }
     let text = match (&arms[..], &reports[..]) {
         ([_], [report]) if args.json => report.to_json()?,

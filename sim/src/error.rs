@@ -58,12 +58,15 @@ pub enum SimError {
     },
     /// The page cannot be written.
     #[error("cannot write the page {}: {source}", path.display())]
-    Write {
+    Page {
         /// The file.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
     },
+    /// The page cannot be made.
+    #[error("cannot make the page: {0}")]
+    Chart(String),
     /// One seed of many broke something.
     #[error("{arm}: after {held} seeds that hold: {source}\nrepeat it with: {command}")]
     Seed {
