@@ -129,6 +129,9 @@ pub struct SimArgs {
     /// Requests to replay, in place of drawn ones: a trace file.
     #[arg(long, value_name = "PATH")]
     pub trace: Option<PathBuf>,
+    /// A node's configuration file, whose policies the scenario takes
+    #[arg(long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
     /// Write one page with charts, to be opened in a browser.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,

@@ -36,10 +36,14 @@ impl Arm {
         let parse =
             |source: toml::de::Error| SimError::Parse { origin: origin.into(), source: Box::new(source) };
         let mut base: Table = toml::from_str(text).map_err(parse)?;
+        let folder = Path::new(origin).parent().unwrap_or(Path::new(""));
+        let configured = from_folder(&mut base, folder);
         let Some(arms) = base.remove("arm") else {
             // Says the line of what is wrong, which a table does not know any more.
-            let scenario = Scenario::from_toml(text, origin)?;
-            let scenario = if over.is_empty() { scenario } else { of_table(&laid_over(base, over), origin)? };
+            let scenario =
+                if configured { of_table(&base, origin) } else { Scenario::from_toml(text, origin) }?;
+            let scenario =
+                if over.is_empty() { scenario } else { of_table(&overridden(base, over), origin)? };
             return Ok(vec![Self { name: stem(origin), scenario }]);
         };
         let wrong = |arm: &str, reason: String| SimError::Arm {
@@ -64,7 +68,8 @@ impl Arm {
             if all.iter().any(|other| other.name == name) {
                 return Err(wrong(&number, format!("is the second one with the name `{name}`; use another")));
             }
-            let table = laid_over(laid_over(base.clone(), &arm), over);
+            from_folder(&mut arm, folder);
+            let table = overridden(laid_over(base.clone(), &arm), over);
             let scenario = of_table(&table, origin).map_err(|error| match error {
                 SimError::Parse { source, .. } => wrong(&name, source.to_string().trim().replace('\n', ", ")),
                 other => other,
@@ -79,10 +84,40 @@ impl Arm {
 fn of_table(table: &Table, origin: &str) -> Result<Scenario, SimError> {
     let parse = |source: toml::de::Error| SimError::Parse { origin: origin.into(), source: Box::new(source) };
     let text = toml::to_string(table).map_err(|e| parse(serde::de::Error::custom(e)))?;
-    Scenario::from_toml(&text, origin).map_err(|error| match (error, table.clone().try_into::<Scenario>()) {
-        (SimError::Parse { .. }, Err(named)) => parse(named),
-        (error, _) => error,
+    Scenario::from_toml(&text, origin).map_err(|error| {
+        let mut own = table.clone();
+        // What comes from a node's configuration has been taken over on the way there.
+        for key in ["config", "controller", "runtime"] {
+            own.remove(key);
+        }
+        match (error, own.try_into::<Scenario>()) {
+            (SimError::Parse { .. }, Err(named)) => parse(named),
+            (error, _) => error,
+        }
     })
+}
+
+/// A configuration file that a scenario names is looked for from its folder. Says whether it names one.
+fn from_folder(table: &mut Table, folder: &Path) -> bool {
+    match table.get_mut("config") {
+        Some(Value::String(path)) => *path = folder.join(&*path).display().to_string(),
+        Some(_) => {}
+        None => return false,
+    }
+    true
+}
+
+/// `base` with what the command line says.
+fn overridden(base: Table, over: &Table) -> Table {
+    let mut table = laid_over(base, over);
+    let requests = over.get("workload").and_then(|workload| workload.get("requests"));
+    // Of a trace, so many of its lines.
+    if let (Some(requests), Some(Value::Table(workload))) = (requests, table.get_mut("workload"))
+        && workload.contains_key("trace")
+    {
+        workload.insert("limit".to_owned(), requests.clone());
+    }
+    table
 }
 
 /// `base` with the keys of `over`: tables are merged key by key, everything else is replaced.

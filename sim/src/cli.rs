@@ -92,13 +92,17 @@ fn overrides(args: &SimArgs) -> Table {
     set("", "seed", args.seed.map(whole));
     set("workload", "requests", args.requests.map(whole));
     set("workload", "rate", args.rate.map(Value::Float));
+    set("", "config", args.config.as_ref().map(|path| Value::String(path.display().to_string())));
     set("workload", "trace", args.trace.as_ref().map(|path| Value::String(path.display().to_string())));
     set("cluster", "workers", args.workers.map(|n| whole(n.into())));
     over
 }
 
 fn watch(arm: &Arm, name: String) -> Box<dyn FnMut(crate::report::Glance)> {
-    Progress::new(name, Some(arm.scenario.workload.requests)).into_watch()
+    // How long a trace is turns out at its end.
+    let table = Table::try_from(&arm.scenario).unwrap_or_default();
+    let replayed = table.get("workload").is_some_and(|workload| workload.get("trace").is_some());
+    Progress::new(name, (!replayed).then_some(arm.scenario.workload.requests)).into_watch()
 }
 
 /// Runs each arm with its seed and the `n` - 1 after it, up to the first that breaks something.
@@ -142,6 +146,8 @@ fn repeat(args: &SimArgs, seed: u64) -> String {
     add("--requests", args.requests.map(|n| n.to_string()));
     add("--rate", args.rate.map(|n| n.to_string()));
     add("--workers", args.workers.map(|n| n.to_string()));
+    add("--trace", args.trace.as_deref().map(show));
+    add("--config", args.config.as_deref().map(show));
     let compared: Vec<String> = args.compare.iter().map(|path| show(path)).collect();
     add("--compare", (!compared.is_empty()).then(|| compared.join(" ")));
     command

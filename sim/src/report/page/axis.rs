@@ -125,11 +125,11 @@ fn latencies(least: f64, most: f64) -> Vec<f64> {
     all.filter(|tick| (least..=most).contains(tick)).collect()
 }
 
-/// About `n` multiples of 1, 2 or 5 times a power of ten, at least `finest` apart.
+/// About `n` multiples of 1, 2, 2.5 or 5 times a power of ten, at least `finest` apart.
 fn linear(least: f64, most: f64, n: u32, finest: f64) -> Vec<f64> {
     let rough = ((most - least) / f64::from(n)).max(finest);
     let power = 10_f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].map(|f| f * power).into_iter().find(|step| *step >= 0.999 * rough);
+    let step = [1.0, 2.0, 2.5, 5.0, 10.0].map(|f| f * power).into_iter().find(|step| *step >= 0.999 * rough);
     let step = step.unwrap_or(rough);
     let first = (least / step).ceil() as i64;
     (first..).map(|i| i as f64 * step).take_while(|tick| *tick <= most * (1.0 + 1e-9)).take(64).collect()

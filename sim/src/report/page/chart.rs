@@ -11,10 +11,10 @@ use super::axis::Axis;
 use crate::SimError;
 
 /// Width and height. Plotters draws at whole numbers; a page shows it at half of that or less, so that lines are smooth.
-const SIZE: (u32, u32) = (1280, 620);
+const SIZE: (u32, u32) = (900, 540);
 
 /// Size of the texts there.
-const TEXT: f64 = 30.0;
+const TEXT: f64 = 29.0;
 
 /// Colours that can be told from each other and read on white and on black. With more arms they begin again.
 pub(super) const COLOURS: [(u8, u8, u8); 8] = [
@@ -93,8 +93,8 @@ impl Chart {
         let mut chart = ChartBuilder::on(area)
             .margin_top(20)
             .margin_right(36)
-            .x_label_area_size(96)
-            .y_label_area_size(132)
+            .x_label_area_size(88)
+            .y_label_area_size(128)
             .build_cartesian_2d(self.x.clone(), self.y.clone())?;
         let grey = RGBColor(128, 128, 128);
         let label = ("sans-serif", TEXT).into_font();
