@@ -193,6 +193,7 @@ pub struct Batch {
     kept: Option<KeepSession>,
     /// When it was called last.
     clock: Time,
+    spare: plan::Spare,
 }
 
 /// Order of sequences that are not fresh: of levels, the highest first; seniority; choice.
@@ -270,6 +271,7 @@ impl Batch {
             order: Order::default(),
             kept: None,
             clock: Time::ZERO,
+            spare: plan::Spare::default(),
         }
     }
 

@@ -88,7 +88,8 @@ impl World {
                 SessionConfig { retry_limit: c.retry_limit, backoff: c.retry_backoff.get().into() },
                 !policies.is_empty(),
             ),
-            controller: Controller::new(placement_config(c, scenario.seed), policies),
+            controller: Controller::new(placement_config(c, scenario.seed), policies)
+                .checked(scenario.how_checked()),
             workers: BTreeMap::new(),
             lives: vec![0; c.workers as usize],
             drawn: 0,
@@ -222,7 +223,10 @@ impl World {
             ..BatchConfig::sized(c.page_tokens, c.pages, c.max_context, workload::fingerprint())
         };
         let model = workload::model(&self.scenario.workload);
-        self.workers.insert(id.clone(), Worker::new(id.clone(), config, model, self.cost));
+        self.workers.insert(
+            id.clone(),
+            Worker::new(id.clone(), config, model, self.cost).checked(self.scenario.how_checked()),
+        );
         self.join(id);
     }
 
@@ -262,7 +266,9 @@ impl World {
                 row.booked_tokens
             );
         }
+        core.check()?;
         for (id, worker) in &self.workers {
+            worker.core().check()?;
             let load = worker.core().load();
             ensure_invariant!(
                 worker.core().is_idle()

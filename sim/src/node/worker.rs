@@ -9,6 +9,7 @@ use policies::step::StepOutcome;
 use policies::time::Time;
 
 use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
+use crate::watch::{Checks, Watch};
 
 /// One life of a simulated worker.
 #[derive(Debug)]
@@ -19,6 +20,7 @@ pub struct Worker {
     cost: CostModel,
     /// Messages about pages so far.
     kv_messages: u64,
+    watch: Watch,
 }
 
 impl Worker {
@@ -26,7 +28,14 @@ impl Worker {
     #[must_use]
     pub fn new(id: WorkerId, config: BatchConfig, model: FakeModel, cost: CostModel) -> Self {
         let pages = FakePages::new(model, config.pages, config.page_tokens);
-        Self { id, core: Batch::new(config), pages, cost, kv_messages: 0 }
+        Self { id, core: Batch::new(config), pages, cost, kv_messages: 0, watch: Watch::default() }
+    }
+
+    /// From now on it is checked so often.
+    #[must_use]
+    pub fn checked(mut self, checks: Checks) -> Self {
+        self.watch = Watch::new(checks);
+        self
     }
 
     /// A message came.
@@ -34,7 +43,7 @@ impl Worker {
     /// # Errors
     /// A broken invariant of the core.
     pub fn handle(&mut self, now: Time, message: WorkerMsg, out: &mut Outbox) -> Result<(), Broken> {
-        let requests = self.core.load().requests;
+        let requests = self.core.requests();
         match message {
             WorkerMsg::Submit(spec) => {
                 let (request, attempt) = (spec.id, spec.attempt);
@@ -61,7 +70,7 @@ impl Worker {
         }
         self.go_on(now, Vec::new(), out)?;
         // No step may follow to report that there is room.
-        if self.core.load().requests < requests {
+        if self.core.requests() < requests {
             out.send(Event::Controller(ControllerMsg::Load(self.id.clone(), self.core.load())));
         }
         Ok(())
@@ -81,22 +90,27 @@ impl Worker {
 
     /// Starts the next step if the engine is free and there is one, and sends what there is to send.
     fn go_on(&mut self, now: Time, mut fx: Vec<BatchEffect>, out: &mut Outbox) -> Result<(), Broken> {
+        let mut planned = false;
         if let Some(plan) = self.core.plan(now) {
             let computed = self.pages.step(&plan);
             let mut outcome = computed.map_err(|detail| Broken { name: "sim_step_runs", detail })?;
-            let (load, total) = (self.core.load(), self.core.config().pages);
-            outcome.took = self.cost.plan_in(&plan, KvUse { used: load.pages_used, total });
+            let (used, total) = (self.core.pages_used(), self.core.config().pages);
+            outcome.took = self.cost.plan_in(&plan, KvUse { used, total });
             if let Some((seq, reason)) = outcome.failed.first() {
                 return Err(Broken { name: "sim_slices_run", detail: format!("{seq:?}: {reason}") });
             }
             out.after(outcome.took, Event::StepDone(self.id.clone(), Box::new(outcome)));
+            self.core.reuse(plan);
+            planned = true;
         }
         self.core.take_effects(&mut fx);
         if !fx.is_empty() {
             out.send(Event::Gateway(GatewayMsg::Produced(fx)));
         }
         self.tell_pages(out);
-        self.core.check()
+        let core = &self.core;
+        let part = || if planned { core.check_step() } else { core.check_counts() };
+        self.watch.check(core.config().pages.into(), || core.check(), part)
     }
 
     /// Tells the controller what has changed of the pages.
