@@ -199,6 +199,7 @@ pub struct Batch {
     kept: Option<KeepSession>,
     /// When it was called last.
     clock: Time,
+    spare: plan::Spare,
 }
 
 /// Order of sequences that are not fresh: of levels, the highest first; seniority; choice.
@@ -276,6 +277,7 @@ impl Batch {
             order: Order::default(),
             kept: None,
             clock: Time::ZERO,
+            spare: plan::Spare::default(),
         }
     }
 

@@ -332,6 +332,12 @@ impl Placement {
         self.queue.len() as u32
     }
 
+    /// Workers that are known.
+    #[must_use]
+    pub fn worker_count(&self) -> usize {
+        self.workers.len()
+    }
+
     /// Requests about which policies are being asked.
     #[must_use]
     pub fn consulting(&self) -> u32 {

@@ -20,6 +20,7 @@ pub mod world;
 
 pub mod report;
 pub mod trace;
+pub mod watch;
 
 pub mod cli;
 pub mod error;

@@ -10,34 +10,48 @@ use crate::event::Event;
 /// Events in order of time, then class, then arrival: a total order, so that a run has one course.
 #[derive(Debug, Default)]
 pub struct Queue {
+    /// What moves when the order changes is small; the events themselves stay where they are.
     heap: BinaryHeap<Entry>,
+    events: Vec<Option<Event>>,
+    vacant: Vec<u32>,
     seq: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Entry {
     at: Time,
-    class: u8,
-    seq: u64,
-    event: Event,
+    /// Class in the upper eight bits, then arrival.
+    rank: u64,
+    /// Where the event is.
+    place: u32,
 }
 
 impl Queue {
     /// Puts an event in.
     pub fn push(&mut self, at: Time, event: Event) {
         self.seq += 1;
-        self.heap.push(Entry { at, class: event.class(), seq: self.seq, event });
+        let rank = u64::from(event.class()) << 56 | self.seq;
+        let place = if let Some(place) = self.vacant.pop() {
+            self.events[place as usize] = Some(event);
+            place
+        } else {
+            self.events.push(Some(event));
+            self.events.len() as u32 - 1
+        };
+        self.heap.push(Entry { at, rank, place });
     }
 
     /// Takes the next event out.
     pub fn pop(&mut self) -> Option<(Time, Event)> {
-        self.heap.pop().map(|e| (e.at, e.event))
+        let Entry { at, place, .. } = self.heap.pop()?;
+        self.vacant.push(place);
+        self.events[place as usize].take().map(|event| (at, event))
     }
 }
 
 impl Entry {
-    const fn key(&self) -> (Time, u8, u64) {
-        (self.at, self.class, self.seq)
+    const fn key(&self) -> (Time, u64) {
+        (self.at, self.rank)
     }
 }
 

@@ -7,7 +7,9 @@ use policies::cost::CostModel;
 use serde::{Deserialize, Serialize};
 
 use crate::SimError;
+use crate::watch::Checks;
 
+mod checks;
 mod cost;
 mod layers;
 mod node;
@@ -33,6 +35,8 @@ pub struct Scenario {
     pub model: Model,
     /// Machine of each worker.
     pub hardware: Machine,
+    /// How often the cores are checked against themselves; by the size of the run where this is left out.
+    pub checks: Option<Checks>,
     /// What clients ask.
     pub workload: Workload,
     /// Who serves them.
@@ -136,6 +140,7 @@ impl Default for Scenario {
             seed: 1,
             model: "llama-3.1-8b".into(),
             hardware: "h100".into(),
+            checks: None,
             workload: Workload::default(),
             cluster: Cluster::default(),
             policy: PoliciesConfig::default(),

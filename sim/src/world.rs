@@ -98,7 +98,8 @@ impl World {
                 SessionConfig { retry_limit: c.retry_limit, backoff: c.retry_backoff.get().into() },
                 !policies.is_empty(),
             ),
-            controller: Controller::new(placement_config(c, scenario.seed), policies),
+            controller: Controller::new(placement_config(c, scenario.seed), policies)
+                .checked(scenario.how_checked()),
             workers: BTreeMap::new(),
             lives: vec![0; workers as usize],
             drawn: 0,
@@ -272,7 +273,10 @@ impl World {
         }
         self.lives[index as usize] += 1;
         let id = life(&self.lives, index);
-        self.workers.insert(id.clone(), Worker::new(self.kinds.worker(index, id.clone())));
+        self.workers.insert(
+            id.clone(),
+            Worker::new(self.kinds.worker(index, id.clone())).checked(self.scenario.how_checked()),
+        );
         self.join(&id);
     }
 
@@ -317,7 +321,9 @@ impl World {
                 row.handoff_tokens
             );
         }
+        core.check()?;
         for (id, worker) in &self.workers {
+            worker.core().check()?;
             let load = worker.core().load();
             ensure_invariant!(
                 worker.core().is_idle()

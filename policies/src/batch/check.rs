@@ -35,6 +35,62 @@ impl Batch {
         self.flight.as_ref().map_or(Ok(()), |f| self.check_flight(f))
     }
 
+    /// What can be seen of [`Batch::check`] without a look at everything: counts that have to agree. O(1).
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    pub fn check_counts(&self) -> Result<(), Broken> {
+        ensure_invariant!(
+            self.flight.is_some() || self.fenced.is_empty(),
+            "page_fence",
+            "{} pages are fenced and no step is in flight",
+            self.fenced.len()
+        );
+        let maps = [&self.resuming, &self.paused, &self.stalled, &self.receiving, &self.held];
+        let listed = self.running.len() + self.fresh.len() + maps.iter().map(|m| m.len()).sum::<usize>();
+        ensure_invariant!(
+            listed == self.seqs.len(),
+            "queue_once",
+            "{listed} listed of {} sequences",
+            self.seqs.len()
+        );
+        ensure_invariant!(
+            self.by_id.len() == self.requests.len() && self.seqs.len() >= self.requests.len(),
+            "request_seq",
+            "{} requests, {} found by id, {} sequences",
+            self.requests.len(),
+            self.by_id.len(),
+            self.seqs.len()
+        );
+        self.check_slots()
+    }
+
+    /// As [`Batch::check_counts`], and the step in flight with the sequences in it. O(slices and their pages written).
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    pub fn check_step(&self) -> Result<(), Broken> {
+        self.check_counts()?;
+        let Some(flight) = &self.flight else { return Ok(()) };
+        for slice in &flight.slices {
+            if let Some(seq) = self.seqs.get(slice.seq) {
+                self.check_seq(slice.seq, seq)?;
+            }
+        }
+        self.check_flight(flight)
+    }
+
+    fn check_slots(&self) -> Result<(), Broken> {
+        ensure_invariant!(
+            (self.running.len() + self.receiving.len()) as u32 <= self.config.max_running,
+            "max_running",
+            "{} run and {} wait for content",
+            self.running.len(),
+            self.receiving.len()
+        );
+        Ok(())
+    }
+
     /// Each sequence is in exactly the list that it says, and lists are in order.
     fn check_queues(&self) -> Result<(), Broken> {
         let lists = [
@@ -78,13 +134,7 @@ impl Batch {
             "{listed} listed of {} sequences",
             self.seqs.len()
         );
-        ensure_invariant!(
-            (self.running.len() + self.receiving.len()) as u32 <= self.config.max_running,
-            "max_running",
-            "{} run and {} wait for content",
-            self.running.len(),
-            self.receiving.len()
-        );
+        self.check_slots()?;
         ensure_invariant!(
             self.fresh.is_consistent(),
             "queue_heads",

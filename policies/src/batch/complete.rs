@@ -255,8 +255,12 @@ impl Batch {
         for i in first as usize..filled as usize {
             let Some(hash) = seq.hash(i) else { return };
             let parent = i.checked_sub(1).map(|i| seq.pages[i]);
-            let content = seq.tokens(i as u32 * page_tokens, (i as u32 + 1) * page_tokens);
-            if let Published::Duplicate(same) = self.table.publish(seq.pages[i], hash, parent, &content) {
+            let (start, end) = (i as u32 * page_tokens, (i as u32 + 1) * page_tokens);
+            let published = match seq.prompt.get(start as usize..end as usize) {
+                Some(content) => self.table.publish(seq.pages[i], hash, parent, content),
+                None => self.table.publish(seq.pages[i], hash, parent, &seq.tokens(start, end)),
+            };
+            if let Published::Duplicate(same) = published {
                 self.table.hold(same);
                 self.table.release(seq.pages[i]);
                 seq.pages[i] = same;

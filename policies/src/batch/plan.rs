@@ -11,6 +11,17 @@ use crate::request::RequestSpec;
 use crate::step::{Draw, History, PageCopy, PromptTargets, Slice, StepPlan};
 use crate::time::Time;
 
+/// A slice with room for more tokens is not kept: most need room for one.
+const SPARE_TOKENS: usize = 64;
+
+/// Memory of plans that have been run.
+#[derive(Debug, Default)]
+pub(super) struct Spare {
+    slices: Vec<Slice>,
+    /// Empty.
+    plan: Vec<Slice>,
+}
+
 /// A step as it is put together.
 pub(super) struct Draft {
     pub(super) plan: StepPlan,
@@ -34,7 +45,7 @@ impl Batch {
         self.make_way();
         let step = self.steps + 1;
         let mut draft = Draft {
-            plan: StepPlan { step, ..StepPlan::default() },
+            plan: StepPlan { step, slices: std::mem::take(&mut self.spare.plan), ..StepPlan::default() },
             flight: Vec::with_capacity(self.running.len() + 1),
             budget: self.config.max_batch_tokens,
             under_way: BTreeSet::new(),
@@ -43,11 +54,21 @@ impl Batch {
         self.plan_prefills(&mut draft);
         self.admit(now, &mut draft);
         if draft.plan.slices.is_empty() {
+            self.spare.plan = draft.plan.slices;
             return None;
         }
         self.steps = step;
         self.flight = Some(Flight { step, slices: draft.flight });
         Some(draft.plan)
+    }
+
+    /// Takes back a plan that has been run, for its memory: the next one is put together in it. Nobody has to.
+    pub fn reuse(&mut self, plan: StepPlan) {
+        let StepPlan { mut slices, .. } = plan;
+        let few = (self.config.max_running as usize).saturating_sub(self.spare.slices.len());
+        let short = slices.drain(..).filter(|slice| slice.tokens.capacity() <= SPARE_TOKENS);
+        self.spare.slices.extend(short.take(few));
+        self.spare.plan = slices;
     }
 
     /// One token for each decoding sequence. Where pages run out, paused ones give way, then those that were admitted
@@ -123,33 +144,41 @@ impl Batch {
     }
 
     fn add_slice(&mut self, key: Key, tokens: u32, draft: &mut Draft) {
+        let spare = self.spare.slices.pop();
         let seq = &self.seqs[key];
         let request = &self.requests[seq.request];
         let choice =
             if seq.joint { request.joint_choices().next().unwrap_or(seq.choice) } else { seq.choice };
         let (start, end) = (seq.computed, seq.computed + tokens);
         let last = end == seq.len();
-        let draws = match (last, seq.joint) {
-            (false, _) => Vec::new(),
-            // No token is asked for: the prompt is only scored.
-            (true, true) if seq.len() >= seq.limit => Vec::new(),
-            (true, true) => request.joint_choices().map(|c| draw(seq, c, &request.spec)).collect(),
-            (true, false) => vec![draw(seq, seq.choice, &request.spec)],
-        };
-        let scored = seq.joint && request.spec.prompt_logprobs;
         let seq_key = request.seq_key(choice);
-        draft.plan.slices.push(Slice {
+        let mut slice = spare.unwrap_or_else(|| Slice {
             seq: seq_key,
-            tokens: seq.tokens(start, end),
+            tokens: Vec::new(),
             start,
-            block_table: seq.pages.clone(),
-            draws,
-            prompt_logprobs: if scored {
-                targets(seq, start, end, request.reported, &request.spec)
-            } else {
-                None
-            },
+            block_table: Vec::new(),
+            draws: Vec::new(),
+            prompt_logprobs: None,
         });
+        (slice.seq, slice.start) = (seq_key, start);
+        slice.tokens.clear();
+        seq.append_tokens(start, end, &mut slice.tokens);
+        slice.block_table.clear();
+        slice.block_table.extend_from_slice(&seq.pages);
+        slice.draws.clear();
+        match (last, seq.joint) {
+            (false, _) => {}
+            // No token is asked for: the prompt is only scored.
+            (true, true) if seq.len() >= seq.limit => {}
+            (true, true) => {
+                slice.draws.extend(request.joint_choices().map(|c| draw(seq, c, &request.spec)));
+            }
+            (true, false) => slice.draws.push(draw(seq, seq.choice, &request.spec)),
+        }
+        let scored = seq.joint && request.spec.prompt_logprobs;
+        slice.prompt_logprobs =
+            if scored { targets(seq, start, end, request.reported, &request.spec) } else { None };
+        draft.plan.slices.push(slice);
         let prefill = seq.prefilling;
         draft.flight.push(FlightSlice { seq: key, key: seq_key, tokens, prefill, last });
         draft.budget = draft.budget.saturating_sub(tokens);

@@ -164,11 +164,17 @@ impl Seq {
 
     /// The tokens at `start..end`.
     pub(super) fn tokens(&self, start: u32, end: u32) -> Vec<Token> {
-        let (start, end, prompt) = (start as usize, end as usize, self.prompt.len());
-        let mut tokens = Vec::with_capacity(end - start);
-        tokens.extend_from_slice(&self.prompt[start.min(prompt)..end.min(prompt)]);
-        tokens.extend_from_slice(&self.output[start.max(prompt) - prompt..end.max(prompt) - prompt]);
+        let mut tokens = Vec::new();
+        self.append_tokens(start, end, &mut tokens);
         tokens
+    }
+
+    /// Adds the tokens at `start..end`.
+    pub(super) fn append_tokens(&self, start: u32, end: u32, to: &mut Vec<Token>) {
+        let (start, end, prompt) = (start as usize, end as usize, self.prompt.len());
+        to.reserve_exact(end - start);
+        to.extend_from_slice(&self.prompt[start.min(prompt)..end.min(prompt)]);
+        to.extend_from_slice(&self.output[start.max(prompt) - prompt..end.max(prompt) - prompt]);
     }
 
     /// The hash of page `i`, where it is known.

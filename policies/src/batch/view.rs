@@ -26,17 +26,21 @@ impl Batch {
     /// Figures for placement and metrics.
     #[must_use]
     pub fn load(&self) -> BatchLoad {
-        let placed = self.running.iter().chain(self.paused.values()).chain(self.stalled.values());
-        let prefilling = self.running.iter().map(|k| &self.seqs[*k]).filter(|s| s.prefilling);
+        let (mut prefill, mut work) = (0, 0);
+        for seq in self.running.iter().map(|k| &self.seqs[*k]) {
+            prefill += if seq.prefilling { u64::from(seq.remaining()) } else { 0 };
+            work += self.work(seq);
+        }
+        let others = self.paused.values().chain(self.stalled.values());
+        work += others.map(|k| self.work(&self.seqs[*k])).sum::<u64>();
         BatchLoad {
-            requests: self.requests.len() as u32,
+            requests: self.requests(),
             running: self.running.len() as u32,
             waiting: (self.resuming.len() + self.fresh.len()) as u32,
             paused: (self.paused.len() + self.stalled.len()) as u32,
-            queued_prefill_tokens: self.waiting_tokens
-                + prefilling.map(|s| u64::from(s.remaining())).sum::<u64>(),
-            outstanding_tokens: self.waiting_work + placed.map(|k| self.work(&self.seqs[*k])).sum::<u64>(),
-            pages_used: self.table.held(),
+            queued_prefill_tokens: self.waiting_tokens + prefill,
+            outstanding_tokens: self.waiting_work + work,
+            pages_used: self.pages_used(),
             pages_cached: self.table.idle(),
             pages_total: self.table.total(),
             prefix_queries: self.totals.prefix_queries,
@@ -45,6 +49,18 @@ impl Batch {
             drawn_tokens: self.totals.drawn_tokens,
             preemptions: self.totals.preemptions,
         }
+    }
+
+    /// Requests that have not ended, as in [`Batch::load`] but at once.
+    #[must_use]
+    pub const fn requests(&self) -> u32 {
+        self.requests.len() as u32
+    }
+
+    /// Pages that a sequence holds, as in [`Batch::load`] but at once.
+    #[must_use]
+    pub const fn pages_used(&self) -> u32 {
+        self.table.held()
     }
 
     /// Tokens that a sequence still has to compute, and that it may be expected to draw.

@@ -140,17 +140,20 @@ impl FakePages {
             self.page_mut(copy.to.index()).ok_or_else(missing)?.copy_from_slice(&content);
         }
         let mut outcome = StepOutcome { step: plan.step, ..StepOutcome::default() };
+        outcome.drawn.reserve_exact(plan.slices.iter().map(|slice| slice.draws.len()).sum());
+        let mut hashes = Vec::new();
         for slice in &plan.slices {
-            match self.slice(slice) {
-                Ok(hashes) => self.report(slice, &hashes, &mut outcome),
+            match self.slice(slice, &mut hashes) {
+                Ok(last) => self.report(slice, last, &hashes, &mut outcome),
                 Err(reason) => outcome.failed.push((slice.seq, reason)),
             }
         }
         Ok(outcome)
     }
 
-    /// Computes and stores the hashes of a slice.
-    fn slice(&mut self, slice: &Slice) -> Result<Vec<u64>, String> {
+    /// Computes and stores the hashes of a slice, and gives the last one. `hashes` has all of them where the slice reports
+    /// log-probabilities.
+    fn slice(&mut self, slice: &Slice, hashes: &mut Vec<u64>) -> Result<u64, String> {
         let mut state = match slice.start.checked_sub(1) {
             None => EMPTY,
             Some(before) => *self.slot(slice, before)?,
@@ -158,29 +161,46 @@ impl FakePages {
         if state == UNWRITTEN {
             return Err(format!("position {} was never written", slice.start - 1));
         }
-        let mut hashes = Vec::with_capacity(slice.tokens.len());
-        for (position, &token) in (slice.start..).zip(&slice.tokens) {
-            state = roll(state, token);
-            *self.slot(slice, position)? = state;
-            hashes.push(state);
+        hashes.clear();
+        let mut position = slice.start;
+        let mut left = &slice.tokens[..];
+        while !left.is_empty() {
+            let slots = self.slots(slice, position)?;
+            let (tokens, rest) = left.split_at(left.len().min(slots.len()));
+            for (slot, &token) in slots.iter_mut().zip(tokens) {
+                state = roll(state, token);
+                *slot = state;
+            }
+            if slice.prompt_logprobs.is_some() {
+                hashes.extend_from_slice(&slots[..tokens.len()]);
+            }
+            position += tokens.len() as u32;
+            left = rest;
         }
-        Ok(hashes)
+        Ok(state)
     }
 
     fn slot(&mut self, slice: &Slice, position: u32) -> Result<&mut u64, String> {
+        self.slots(slice, position).map(|slots| &mut slots[0])
+    }
+
+    /// The slots from a position to the end of its page; at least one.
+    fn slots(&mut self, slice: &Slice, position: u32) -> Result<&mut [u64], String> {
         let (page, offset) = (position as usize / self.page_tokens, position as usize % self.page_tokens);
         let id = slice.block_table.get(page).ok_or_else(|| format!("no page for position {position}"))?;
         let missing = || format!("page {id} does not exist");
-        self.page_mut(id.index()).and_then(|slots| slots.get_mut(offset)).ok_or_else(missing)
+        self.page_mut(id.index()).and_then(|slots| slots.get_mut(offset..)).ok_or_else(missing)
     }
 
-    fn report(&self, slice: &Slice, hashes: &[u64], outcome: &mut StepOutcome) {
+    fn report(&self, slice: &Slice, last: u64, hashes: &[u64], outcome: &mut StepOutcome) {
         if let Some(targets) = &slice.prompt_logprobs {
             let rows = hashes.iter().zip(&targets.targets);
             let tokens = rows.map(|(&h, &t)| self.model.logprobs(h, t, targets.top)).collect();
             outcome.prompt_logprobs.push(PromptLogprobs { seq: slice.seq, first: slice.start + 1, tokens });
         }
-        let Some(&last) = hashes.last() else { return };
+        if slice.tokens.is_empty() {
+            return;
+        }
         for Draw { choice, sampling, position, .. } in &slice.draws {
             let token = self.model.draw(last, sampling, *choice, *position);
             let seq = crate::step::SeqKey { choice: *choice, ..slice.seq };

@@ -10,8 +10,6 @@
 //! - Whoever holds a cached page holds its parent too and releases it later, so that the least recently released page is
 //!   always a leaf.
 
-use std::collections::BTreeMap;
-
 use config::ids::PageId;
 
 use crate::ensure_invariant;
@@ -21,6 +19,9 @@ use crate::kv::events::{KvEvent, Recorder, Recording};
 use crate::request::Token;
 
 mod contents;
+mod index;
+
+use index::Index;
 
 const NONE: u32 = u32::MAX;
 
@@ -32,7 +33,7 @@ pub struct PageTable {
     tokens: Vec<Token>,
     page_tokens: usize,
     free: Vec<PageId>,
-    index: BTreeMap<PageHash, PageId>,
+    index: Index,
     /// Cached pages that nobody holds, least recently released first: a doubly linked list through `pages`.
     oldest: u32,
     newest: u32,
@@ -77,7 +78,7 @@ impl PageTable {
             tokens: vec![0; pages as usize * page_tokens as usize],
             page_tokens: page_tokens as usize,
             free: (0..pages).rev().map(PageId).collect(),
-            index: BTreeMap::new(),
+            index: Index::default(),
             oldest: NONE,
             newest: NONE,
             idle: 0,
@@ -98,7 +99,9 @@ impl PageTable {
 
     /// All pages that can be found, in order of their hashes.
     pub fn findable(&self) -> impl ExactSizeIterator<Item = PageHash> + '_ {
-        self.index.keys().copied()
+        let mut hashes: Vec<PageHash> = self.index.keys().copied().collect();
+        hashes.sort_unstable();
+        hashes.into_iter()
     }
 
     /// Pages in all.

@@ -150,6 +150,21 @@ impl Placement {
         }
     }
 
+    /// What can be seen of [`Placement::check`] without a pass over bookings. O(1).
+    ///
+    /// # Errors
+    /// When the queue is over its limit.
+    pub fn check_counts(&self) -> Result<(), Broken> {
+        ensure_invariant!(
+            self.queued() <= self.config.max_queued,
+            "placement_queue_bounded",
+            "{} of {}",
+            self.queued(),
+            self.config.max_queued
+        );
+        Ok(())
+    }
+
     /// The first broken invariant. Costs a pass over bookings and workers.
     ///
     /// # Errors
@@ -202,13 +217,7 @@ impl Placement {
             );
             former = Some(worker);
         }
-        ensure_invariant!(
-            self.queued() <= self.config.max_queued,
-            "placement_queue_bounded",
-            "{} of {}",
-            self.queued(),
-            self.config.max_queued
-        );
+        self.check_counts()?;
         let asked: BTreeSet<_> = self.pending.values().map(Consultation::key).collect();
         let waits = self.queue.iter().map(Waiting::key);
         let twice = waits

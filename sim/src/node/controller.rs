@@ -6,6 +6,7 @@ use policies::policy::{ClusterPolicy, PolicyAction, PolicyConfig, PolicyMode};
 use policies::time::Time;
 
 use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
+use crate::watch::{Checks, Watch};
 
 /// The simulated controller.
 #[derive(Debug)]
@@ -13,13 +14,21 @@ pub struct Controller {
     core: Placement,
     /// When the next tick comes.
     tick: Option<Time>,
+    watch: Watch,
 }
 
 impl Controller {
     /// A controller that knows no worker and asks these policies.
     #[must_use]
     pub fn new(config: PlacementConfig, policies: Vec<(PolicyConfig, Box<dyn ClusterPolicy>)>) -> Self {
-        Self { core: Placement::new(config).with_policies(policies), tick: None }
+        Self { core: Placement::new(config).with_policies(policies), tick: None, watch: Watch::default() }
+    }
+
+    /// From now on it is checked so often.
+    #[must_use]
+    pub fn checked(mut self, checks: Checks) -> Self {
+        self.watch = Watch::new(checks);
+        self
     }
 
     /// A message came.
@@ -90,7 +99,10 @@ impl Controller {
             self.tick = Some(next);
             out.after(next.since(now), Event::ControllerTick);
         }
-        self.core.check()
+        let core = &self.core;
+        let things =
+            u64::from(core.booked() + core.queued() + core.consulting()) + core.worker_count() as u64;
+        self.watch.check(things, || core.check(), || core.check_counts())
     }
 
     /// The core, to look at.

@@ -53,6 +53,8 @@ pub struct Gateway {
     stalled: BTreeSet<RequestId>,
     /// Requests that have ended since somebody asked.
     ended: Vec<RequestId>,
+    /// Effects of the call under way; empty between two.
+    fx: Vec<SessionEffect>,
 }
 
 impl Gateway {
@@ -66,6 +68,7 @@ impl Gateway {
             records: BTreeMap::new(),
             stalled: BTreeSet::new(),
             ended: Vec::new(),
+            fx: Vec::new(),
         }
     }
 
@@ -200,14 +203,14 @@ impl Gateway {
         let (Some(session), Some(record)) = (self.sessions.get_mut(&id), self.records.get_mut(&id)) else {
             return Ok(());
         };
-        let mut fx = Vec::new();
+        let fx = &mut self.fx;
         let due = session.next_deadline();
-        call(session, &mut fx);
+        call(session, fx);
         if !self.stalled.contains(&id) {
             for effect in 0..fx.len() {
                 if let SessionEffect::Deliver(TokenEvent { seq, index, .. }) = &fx[effect] {
                     let (choice, total) = (seq.choice, index + 1);
-                    session.consumed(now, choice, total, &mut fx);
+                    session.consumed(now, choice, total, fx);
                 }
             }
         }
@@ -220,7 +223,7 @@ impl Gateway {
             out.after(next.since(now), Event::Timer(id));
         }
         record.retries = session.retries();
-        for effect in fx {
+        for effect in fx.drain(..) {
             match effect {
                 SessionEffect::Place(request) => out.send(Event::Controller(ControllerMsg::Place(request))),
                 SessionEffect::Release { request, attempt } => {

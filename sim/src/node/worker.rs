@@ -13,6 +13,7 @@ use policies::step::StepOutcome;
 use policies::time::{Span, Time};
 
 use crate::event::{ControllerMsg, Event, GatewayMsg, KvMail, KvMessage, Outbox, WorkerMsg};
+use crate::watch::{Checks, Watch};
 
 mod orderer;
 mod receive;
@@ -57,6 +58,7 @@ pub struct Worker {
     orderer: Orderer,
     /// Tokens of the step under way.
     step_tokens: usize,
+    watch: Watch,
 }
 
 impl Worker {
@@ -69,7 +71,24 @@ impl Worker {
         let mut core = Batch::new(batch);
         let orderer = Orderer::new(&orders, &mut core);
         let transfers = Transfers::new(handoff, layout, budget, link);
-        Self { info, core, pages, cost, kv_messages: 0, transfers, orderer, step_tokens: 0 }
+        Self {
+            info,
+            core,
+            pages,
+            cost,
+            kv_messages: 0,
+            transfers,
+            orderer,
+            step_tokens: 0,
+            watch: Watch::default(),
+        }
+    }
+
+    /// From now on it is checked so often.
+    #[must_use]
+    pub fn checked(mut self, checks: Checks) -> Self {
+        self.watch = Watch::new(checks);
+        self
     }
 
     /// A message came.
@@ -77,7 +96,7 @@ impl Worker {
     /// # Errors
     /// A broken invariant of the core.
     pub fn handle(&mut self, now: Time, message: WorkerMsg, out: &mut Outbox) -> Result<(), Broken> {
-        let requests = self.core.load().requests;
+        let requests = self.core.requests();
         match message {
             WorkerMsg::Submit(spec, prefill) => {
                 let (request, attempt) = (spec.id, spec.attempt);
@@ -111,7 +130,7 @@ impl Worker {
         }
         self.go_on(now, Vec::new(), out)?;
         // No step may follow to report that there is room.
-        if self.core.load().requests < requests {
+        if self.core.requests() < requests {
             out.send(Event::Controller(ControllerMsg::Load(self.info.id.clone(), self.core.load())));
         }
         Ok(())
@@ -160,10 +179,11 @@ impl Worker {
     /// Starts the next step if the engine is free and there is one, and sends what there is to send. Pages that the last
     /// step has filled leave before.
     fn go_on(&mut self, now: Time, mut fx: Vec<BatchEffect>, out: &mut Outbox) -> Result<(), Broken> {
+        let mut planned = false;
         self.news(now, &mut fx, out)?;
         loop {
             self.orderer.order(now, &mut self.core)?;
-            self.plan(now, out)?;
+            planned |= self.plan(now, out)?;
             if !self.news(now, &mut fx, out)? {
                 break;
             }
@@ -173,24 +193,27 @@ impl Worker {
         }
         self.tell_pages(out);
         self.take_role(out);
-        self.core.check()
+        let core = &self.core;
+        let part = || if planned { core.check_step() } else { core.check_counts() };
+        self.watch.check(core.config().pages.into(), || core.check(), part)
     }
 
-    fn plan(&mut self, now: Time, out: &mut Outbox) -> Result<(), Broken> {
-        if let Some(plan) = self.core.plan(now) {
-            self.step_tokens = plan.slices.iter().map(|slice| slice.tokens.len()).sum();
-            let computed = self.pages.step(&plan);
-            let mut outcome = computed.map_err(|detail| Broken { name: "sim_step_runs", detail })?;
-            // Pages whose content is on its way are not read.
-            let (load, total, aside) = (self.core.load(), self.core.config().pages, self.core.set_aside());
-            let used = load.pages_used.saturating_sub(aside.receiving_pages + aside.held_pages);
-            outcome.took = self.cost.plan_in(&plan, KvUse { used, total });
-            if let Some((seq, reason)) = outcome.failed.first() {
-                return Err(Broken { name: "sim_slices_run", detail: format!("{seq:?}: {reason}") });
-            }
-            out.after(outcome.took, Event::StepDone(self.info.id.clone(), Box::new(outcome)));
+    /// Whether there was a step to start.
+    fn plan(&mut self, now: Time, out: &mut Outbox) -> Result<bool, Broken> {
+        let Some(plan) = self.core.plan(now) else { return Ok(false) };
+        self.step_tokens = plan.slices.iter().map(|slice| slice.tokens.len()).sum();
+        let computed = self.pages.step(&plan);
+        let mut outcome = computed.map_err(|detail| Broken { name: "sim_step_runs", detail })?;
+        // Pages whose content is on its way are not read.
+        let (used, total, aside) = (self.core.pages_used(), self.core.config().pages, self.core.set_aside());
+        let used = used.saturating_sub(aside.receiving_pages + aside.held_pages);
+        outcome.took = self.cost.plan_in(&plan, KvUse { used, total });
+        if let Some((seq, reason)) = outcome.failed.first() {
+            return Err(Broken { name: "sim_slices_run", detail: format!("{seq:?}: {reason}") });
         }
-        Ok(())
+        out.after(outcome.took, Event::StepDone(self.info.id.clone(), Box::new(outcome)));
+        self.core.reuse(plan);
+        Ok(true)
     }
 
     /// Takes what the core has to say: effects for gateways, and what is to be done for transfers. False where nothing was
