@@ -13,6 +13,7 @@ mod fetch;
 pub(crate) mod http;
 mod models;
 mod openai;
+pub mod record;
 mod session;
 mod sessions;
 mod stages;
@@ -40,6 +41,7 @@ use crate::supervise::{TaskKind, spawn};
 use self::auth::Keys;
 use self::door::{Root, RootArgs};
 use self::models::Models;
+use self::record::Recorder;
 use self::sessions::Sessions;
 use self::stages::Recent;
 
@@ -75,6 +77,8 @@ pub struct GatewayArgs {
     pub trouble: Trouble,
     /// Whose requests are taken.
     pub keys: Keys,
+    /// The log of requests, where there is one.
+    pub recorder: Option<Arc<Recorder>>,
 }
 
 impl fmt::Debug for GatewayArgs {
@@ -128,6 +132,7 @@ pub(crate) struct Shared {
     pub(crate) started: u64,
     pub(crate) metrics: RenderMetrics,
     pub(crate) trouble: Trouble,
+    pub(crate) recorder: Option<Arc<Recorder>>,
     /// The door that lives; none while it is being restarted.
     door: RwLock<Option<ActorRef<GatewayMsg>>>,
 }
@@ -196,6 +201,7 @@ impl Gateway {
             started: error::unix_seconds(),
             metrics: args.metrics,
             trouble: args.trouble,
+            recorder: args.recorder,
             door: RwLock::default(),
             doors: args.doors,
         });

@@ -27,6 +27,7 @@ pub mod pool;
 pub mod worker;
 
 pub mod admin;
+pub mod calibrate;
 pub mod card;
 pub mod clock;
 pub mod metrics;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use actors::{gateway, models, node, status, telemetry};
+use actors::{calibrate, gateway, models, node, status, telemetry};
 use anyhow::{Context, Result};
 use config::{Cli, Command, Config, Environment};
 
@@ -55,6 +55,10 @@ fn run(cli: &Cli, config: Config, environment: &Environment) -> Result<ExitCode>
     }
     if let Some(Command::Model { action }) = &cli.command {
         print(true, models::run(action, &config)?.trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(Command::Calibrate(args)) = &cli.command {
+        print(true, calibrate::run(args, &config)?.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(Command::Auth { action }) = &cli.command {

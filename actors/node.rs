@@ -24,6 +24,7 @@ use tracing::{error, info, warn};
 
 use crate::admin::Control;
 use crate::doors::Doors;
+use crate::gateway::record::Recorder;
 use crate::membership::{self, Board};
 use crate::reload::Reloader;
 use crate::supervise::{TaskKind, spawn};
@@ -74,6 +75,13 @@ pub async fn run(
         announce(&format!("kv tcp://{}", kv.address()));
     }
     let kv_events = publish_kv_events(&config).await?;
+    let recorder = match &config.log.record {
+        Some(path) if roles.contains(Role::Gateway) => {
+            let opened = Recorder::open(path).await;
+            Some(opened.with_context(|| format!("cannot open log.record = {path:?} (--record)"))?)
+        }
+        _ => None,
+    };
     let (health, watching) = watch::channel(WorkerHealth::Loading);
     let (fatal, told) = watch::channel(None);
     let args = NodeArgs {
@@ -88,6 +96,7 @@ pub async fn run(
         fatal,
         kv,
         kv_events,
+        recorder,
     };
     let (node, stopped) = Actor::spawn(None, Node, (args, entry)).await.context("cannot start the node")?;
     let code = tokio::select! {

@@ -6,6 +6,7 @@ mod completions;
 mod errors;
 mod limits;
 mod meta;
+mod record;
 mod streams;
 
 use std::sync::OnceLock;

@@ -35,6 +35,7 @@ mod timing;
 
 pub(crate) use migrate::MigrateReply;
 pub(crate) use out::{Delta, SessionOut, SessionStream, SessionUsage};
+pub(crate) use timing::Measured;
 use timing::Timing;
 
 /// Wait before the second retry of a request; a lost worker is noticed within a few of these.
@@ -136,6 +137,8 @@ pub(crate) struct SessionState {
     own_choice: bool,
     /// Where the current attempt was placed, until the worker has it.
     placed: Option<Placed>,
+    /// Where it was placed last.
+    last_worker: Option<WorkerId>,
     /// Prompt tokens that the directory expects at the worker; none where no directory was asked.
     predicted: Option<u32>,
     page_tokens: u32,
@@ -172,6 +175,7 @@ impl Actor for SessionActor {
             timer,
             own_choice: false,
             placed: None,
+            last_worker: None,
             predicted: None,
             page_tokens,
             mover: None,
@@ -302,8 +306,11 @@ impl SessionState {
                     why: plan.why,
                     stages: Arc::clone(&plan.stages),
                 };
+                let remote = plan.prefill.is_some();
                 self.core.placed(now, attempt, plan, fx);
                 if self.core.worker() == Some(&placed.worker) && attempt == self.core.spec().attempt {
+                    self.timing.remote = placed.splits_prompts().then_some(remote);
+                    self.last_worker = Some(placed.worker.clone());
                     self.predicted = placed.predicted_hits();
                     self.shared.recent.placed(placed.clone());
                     self.placed = Some(placed);

@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use config::ids::{Attempt, RequestId, WorkerId};
-use policies::policy::Stage;
+use policies::policy::disaggregate::Disaggregate;
+use policies::policy::{PolicyMode, Stage};
 use serde_json::{Map, Value, json};
+
+use super::session::Measured;
 
 /// Requests that are remembered.
 const KEPT: usize = 1000;
@@ -25,6 +28,12 @@ impl Placed {
     pub(crate) fn predicted_hits(&self) -> Option<u32> {
         let choice = self.stages.iter().find(|stage| stage.policy.as_str() == Stage::PLACEMENT)?;
         choice.numbers.iter().find(|(name, _)| name == "hit-tokens").map(|(_, tokens)| *tokens as u32)
+    }
+
+    /// A policy in effect decides whether the prompt is computed on another worker than the answer.
+    pub(crate) fn splits_prompts(&self) -> bool {
+        let decides = |s: &Stage| s.policy.as_str() == Disaggregate::STAGE && s.mode == PolicyMode::Prod;
+        self.stages.iter().any(decides)
     }
 
     /// As it is shown.
@@ -69,6 +78,7 @@ struct Kept {
 struct Record {
     placements: Vec<Placed>,
     outcome: Option<&'static str>,
+    measured: Option<Measured>,
 }
 
 impl Recent {
@@ -80,7 +90,7 @@ impl Recent {
             record.placements.push(placed);
             return;
         }
-        kept.requests.insert(request, Record { placements: vec![placed], outcome: None });
+        kept.requests.insert(request, Record { placements: vec![placed], outcome: None, measured: None });
         kept.order.push_back(request);
         if kept.order.len() > KEPT
             && let Some(oldest) = kept.order.pop_front()
@@ -89,11 +99,12 @@ impl Recent {
         }
     }
 
-    /// How a request ended.
-    pub(crate) fn ended(&self, request: RequestId, outcome: &'static str) {
+    /// How a request ended, and what was measured of it.
+    pub(crate) fn ended(&self, request: RequestId, outcome: &'static str, measured: Measured) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(record) = kept.requests.get_mut(&request) {
             record.outcome = Some(outcome);
+            record.measured = Some(measured);
         }
     }
 
@@ -106,6 +117,7 @@ impl Recent {
             "id": number.to_string(),
             "object": "request",
             "outcome": record.outcome.unwrap_or("running"),
+            "measured": record.measured.as_ref().map(Measured::to_json),
             "placements": record.placements.iter().map(Placed::to_json).collect::<Vec<_>>(),
         }))
     }
@@ -113,6 +125,8 @@ impl Recent {
 
 #[cfg(test)]
 mod tests {
+    use policies::time::{Span, Time};
+
     use super::*;
 
     fn placed(number: u64, attempt: u32) -> Placed {
@@ -130,10 +144,20 @@ mod tests {
         let recent = Recent::default();
         recent.placed(placed(1, 0));
         recent.placed(placed(1, 1));
-        recent.ended(RequestId::new(7, 1), "success");
+        let measured = Measured {
+            started: Time::ZERO,
+            ttft: Some(Span::from_millis(3)),
+            whole: Span::from_millis(9),
+            tokens: 2,
+            decode_rate: None,
+            tail: None,
+            remote: None,
+        };
+        recent.ended(RequestId::new(7, 1), "success", measured);
         let found = recent.find(&format!("chatcmpl-{}", RequestId::new(7, 1))).unwrap();
         assert_eq!(found["placements"].as_array().unwrap().len(), 2);
         assert_eq!(found["outcome"], "success");
+        assert_eq!(found["measured"]["ttft_ms"], 3.0);
         assert!(recent.find("chatcmpl-x").is_none());
         for number in 2..2 + KEPT as u64 {
             recent.placed(placed(number, 0));

@@ -23,6 +23,7 @@ use crate::controller::consulted::makers;
 use crate::controller::{Controller, ControllerArgs};
 use crate::doors::{Doors, WorkerMsg};
 use crate::gateway::auth::Keys;
+use crate::gateway::record::Recorder;
 use crate::gateway::{Gateway, GatewayArgs, Trouble};
 use crate::kv::KvEntry;
 use crate::membership::{Entry, Membership, MembershipArgs, MembershipMsg};
@@ -51,6 +52,7 @@ pub(super) struct NodeArgs {
     pub(super) fatal: watch::Sender<Option<String>>,
     pub(super) kv: Option<Arc<KvEntry>>,
     pub(super) kv_events: Option<Feed>,
+    pub(super) recorder: Option<Arc<Recorder>>,
 }
 
 impl NodeArgs {
@@ -280,6 +282,7 @@ impl NodeState {
                     trouble: self.trouble(),
                     control: args.control.clone(),
                     keys: Keys::new(args.config_now().auth.api_keys()?),
+                    recorder: args.recorder.clone(),
                 };
                 let gateway = Gateway::start(gateway_args, Some(supervisor)).await?;
                 let cell = gateway.cell();

@@ -45,6 +45,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Simulate a cluster in virtual time and print its latencies.
     Sim(SimArgs),
+    /// Measure the configured model on this machine and print what its steps cost, for the simulator.
+    Calibrate(CalibrateArgs),
 }
 
 /// What to do with the model cache.
@@ -77,6 +79,14 @@ pub enum AuthCommand {
     },
     /// Read a key from standard input and print its hash, for the file that auth.keys-file names.
     Hash,
+}
+
+/// How to measure.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub struct CalibrateArgs {
+    /// Times that every step is measured.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
 }
 
 /// What to show of a cluster.
@@ -185,6 +195,9 @@ pub struct Overrides {
     /// Form of the log
     #[arg(long, global = true)]
     pub log_format: Option<LogFormat>,
+    /// File to add a line to for each request that ends, without its text, for `actor-node sim` to replay
+    #[arg(long, global = true, value_name = "PATH")]
+    pub record: Option<PathBuf>,
     /// Print the effective configuration and exit
     #[arg(long, global = true)]
     pub dump_config: bool,
@@ -280,6 +293,7 @@ impl Overrides {
         set(&mut config.runtime.max_batch_tokens, self.max_batch_tokens.as_ref());
         set(&mut config.log.level, self.log_level.as_ref());
         set(&mut config.log.format, self.log_format.as_ref());
+        set_some(&mut config.log.record, self.record.as_ref());
     }
 }
 

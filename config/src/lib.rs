@@ -33,7 +33,7 @@ mod keys;
 mod optional;
 
 pub use auth::{ApiKey, AuthConfig};
-pub use cli::{AuthCommand, Cli, Command, Exit, ModelCommand, Overrides, SimArgs, StatusArgs};
+pub use cli::{AuthCommand, CalibrateArgs, Cli, Command, Exit, ModelCommand, Overrides, SimArgs, StatusArgs};
 pub use cluster::{ClusterConfig, ClusterTlsConfig};
 pub use controller::{Choice, ControllerConfig};
 pub use engine::{Device, EngineConfig, EngineKind, FakeConfig, KvDtype};
@@ -55,5 +55,5 @@ pub use runtime::RuntimeConfig;
 pub use tree::Config;
 pub use units::{Dur, Size};
 pub use worker_policy::{
-    DeadlineConfig, FairConfig, KeepSessionConfig, PriorityConfig, WorkerPoliciesConfig,
+    DeadlineConfig, FairConfig, KeepSessionConfig, OffloadConfig, PriorityConfig, WorkerPoliciesConfig,
 };

@@ -1,9 +1,12 @@
-//! `[log]`: what goes to standard error.
+//! `[log]`: what goes to standard error, and the log of requests.
+
+use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ConfigError, check};
+use crate::optional;
 
 /// What is logged and in which form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,6 +16,10 @@ pub struct LogConfig {
     pub level: String,
     /// `text` (default) or `json`.
     pub format: LogFormat,
+    /// A file that a gateway adds a line to for each request that ends: when it came, its lengths, which pages it shares
+    /// with others, no text; `actor-node sim` replays it. Default `none`.
+    #[serde(with = "optional::none")]
+    pub record: Option<PathBuf>,
 }
 
 /// The form of a log line.
@@ -28,7 +35,7 @@ pub enum LogFormat {
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { level: "info".to_owned(), format: LogFormat::Text }
+        Self { level: "info".to_owned(), format: LogFormat::Text, record: None }
     }
 }
 

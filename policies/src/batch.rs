@@ -45,10 +45,13 @@ mod keep;
 
 mod transfer;
 
+mod offload;
+
 mod view;
 
 mod check;
 
+pub use offload::WaitingPrompt;
 pub use transfer::{KvWork, SetAside};
 pub use view::SeqView;
 
@@ -119,8 +122,8 @@ impl BatchConfig {
     }
 }
 
-/// Hash of a page's content; tests put a truncated one in to force collisions.
-type PageHasher = fn(&Fingerprint, Option<PageHash>, &[Token]) -> PageHash;
+/// Hash of a page's content after its parent: [`PageHash::chained`], or another one where all that hash a page agree on it.
+pub type PageHasher = fn(&Fingerprint, Option<PageHash>, &[Token]) -> PageHash;
 
 /// The scheduler of one worker.
 ///
@@ -146,6 +149,9 @@ type PageHasher = fn(&Fingerprint, Option<PageHash>, &[Token]) -> PageHash;
 /// nothing but the deadline, and keeps its pages until others need them, before any running sequence gives up its own.
 /// A grant lets it go on where it was. One that lost its pages starts over when a grant comes, as a new one with the
 /// place in the queue that it arrived with; such losses are its client's doing and do not count towards the three.
+///
+/// Offload. A prompt that waits may get its pages before its turn for another worker to fill ([`Batch::offload`]), where
+/// enough is left for all that is before it. It gives them up before any running sequence does.
 #[derive(Debug)]
 pub struct Batch {
     config: BatchConfig,
@@ -232,7 +238,9 @@ impl Batch {
         Self::with_hasher(config, PageHash::chained)
     }
 
-    fn with_hasher(mut config: BatchConfig, hasher: PageHasher) -> Self {
+    /// As [`Batch::new`], with another hash of pages: a simulation has cheaper ones, tests have ones that collide.
+    #[must_use]
+    pub fn with_hasher(mut config: BatchConfig, hasher: PageHasher) -> Self {
         config.page_tokens = config.page_tokens.max(1);
         config.max_batch_tokens = config.max_batch_tokens.max(1);
         config.max_running = config.max_running.clamp(1, config.max_batch_tokens);

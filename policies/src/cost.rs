@@ -22,6 +22,7 @@ use crate::step::StepPlan;
 use crate::time::Span;
 
 pub mod fake;
+pub mod fit;
 
 mod curve;
 mod profile;

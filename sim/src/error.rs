@@ -56,6 +56,12 @@ pub enum SimError {
         /// Why, and what would do.
         reason: String,
     },
+    /// The policies, or the configuration file that they come from, are not what a node takes.
+    #[error("{0}")]
+    Config(Box<config::ConfigError>),
+    /// A configuration cannot be written down again.
+    #[error("cannot take over a node's configuration: {0}")]
+    Write(Box<toml::ser::Error>),
     /// The report cannot be written as JSON.
     #[error("cannot write the report: {0}")]
     Json(#[from] serde_json::Error),

@@ -1,13 +1,15 @@
 //! What happens, and to whom.
 
+use config::WorkerRole;
 use config::ids::{Attempt, RequestId, WorkerId};
 use policies::batch::{BatchEffect, BatchLoad, Refusal};
 use policies::kv::PageHash;
 use policies::kv::events::KvEvent;
+use policies::kv::handoff::{Asked, RefusalCode, TransferKey};
 use policies::placement::{PlaceRequest, PlacementEffect, WorkerInfo};
 use policies::request::RequestSpec;
-use policies::step::StepOutcome;
-use policies::time::Span;
+use policies::step::{Drawn, StepOutcome};
+use policies::time::{Span, Time};
 
 use crate::workload::Arrival;
 
@@ -40,6 +42,8 @@ pub enum Event {
     Timer(RequestId),
     /// The controller asked to be called.
     ControllerTick,
+    /// An end of a transfer of pages asked to be called: its worker and its request.
+    KvTimer(WorkerId, RequestId, Attempt),
 }
 
 /// Why a request comes when it does.
@@ -92,8 +96,8 @@ pub enum ControllerMsg {
 /// Messages to a worker.
 #[derive(Clone, Debug)]
 pub enum WorkerMsg {
-    /// Serve a request.
-    Submit(Box<RequestSpec>),
+    /// Serve a request, whose prompt this worker is to compute; none: the one that it goes to.
+    Submit(Box<RequestSpec>, Option<WorkerId>),
     /// Stop an attempt.
     Cancel(RequestId, Attempt),
     /// Stop one choice of it.
@@ -102,6 +106,84 @@ pub enum WorkerMsg {
     Grant(RequestId, Attempt, u32, u32),
     /// Tell the controller all pages.
     Resync,
+    /// From the other end of a transfer of pages.
+    Kv(Box<KvMail>),
+    /// The links to this worker are broken.
+    KvLost(WorkerId),
+    /// Have another role, when what is here is done.
+    SetRole(WorkerRole),
+}
+
+/// A message between the two ends of a transfer of pages.
+#[derive(Clone, Debug)]
+pub struct KvMail {
+    /// The request.
+    pub id: (RequestId, Attempt),
+    /// The transfer.
+    pub key: TransferKey,
+    /// Who sent it.
+    pub from: WorkerId,
+    /// When.
+    pub at: Time,
+    /// What.
+    pub message: KvMessage,
+}
+
+/// What the two ends of a transfer of pages say to each other.
+#[derive(Clone, Debug)]
+pub enum KvMessage {
+    /// To the sender: compute this prompt and give its pages.
+    Ask {
+        /// Which pages.
+        asked: Asked,
+        /// The request.
+        spec: Box<RequestSpec>,
+    },
+    /// To the receiver: it will be done.
+    Accepted,
+    /// To the receiver: it will not.
+    Refused(RefusalCode),
+    /// To the receiver: pages.
+    Pages(PageBlock),
+    /// To the receiver: the last pages, and what goes with them.
+    Last {
+        /// Tokens in all pages.
+        tokens: u32,
+        /// Tokens of the prompt that the sender had cached.
+        cached: u32,
+        /// The first token of each choice.
+        drawn: Vec<Drawn>,
+        /// Pages; may be none.
+        block: PageBlock,
+    },
+    /// To the sender: so many more pages may be sent.
+    Credit(u32),
+    /// To the sender: the pages are not needed there any more.
+    Ack,
+    /// The other end has given up.
+    Cancel,
+    /// To the sender, from its link: a message of pages is through.
+    Sent {
+        /// The first page.
+        first: u32,
+        /// How many.
+        count: u32,
+        /// How long it took.
+        took: Span,
+    },
+    /// From the link: the other end is gone.
+    LinkLost,
+}
+
+/// Consecutive pages of a sequence, with what the fake engine keeps in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageBlock {
+    /// Number in the sequence of the first.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+    /// The slots of all, one after the other.
+    pub slots: Vec<u64>,
 }
 
 impl Event {
@@ -113,7 +195,7 @@ impl Event {
             Self::Gateway(_) | Self::Controller(_) | Self::Worker(..) => 1,
             Self::StepDone(..) => 2,
             Self::Arrive(..) | Self::Leave(_) | Self::Read(_) => 3,
-            Self::Timer(_) | Self::ControllerTick => 4,
+            Self::Timer(_) | Self::ControllerTick | Self::KvTimer(..) => 4,
         }
     }
 }
@@ -124,18 +206,25 @@ pub struct Outbox {
     network: Span,
     /// Events with the time from now.
     pub(crate) sent: Vec<(Span, Event)>,
+    /// Messages with this many bytes of pages, to a worker.
+    pub(crate) bulk: Vec<(WorkerId, u64, Event)>,
 }
 
 impl Outbox {
     /// An empty one; messages take `network`.
     #[must_use]
     pub const fn new(network: Span) -> Self {
-        Self { network, sent: Vec::new() }
+        Self { network, sent: Vec::new(), bulk: Vec::new() }
     }
 
     /// Sends a message to another node.
     pub fn send(&mut self, message: Event) {
         self.sent.push((self.network, message));
+    }
+
+    /// Sends a message with `bytes` bytes of pages to a worker: it takes the link's time for them besides.
+    pub fn bulk(&mut self, to: WorkerId, bytes: u64, message: Event) {
+        self.bulk.push((to, bytes, message));
     }
 
     /// Schedules an event after `span`.

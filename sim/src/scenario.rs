@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use config::{Choice, Dur, PoliciesConfig};
-use policies::cost::{CostModel, Hardware, ModelShape};
+use config::{Choice, Config, Dur, PoliciesConfig, WorkerPoliciesConfig};
+use policies::cost::CostModel;
 use serde::{Deserialize, Serialize};
 
 use crate::SimError;
@@ -11,21 +11,28 @@ use crate::watch::Checks;
 
 mod checks;
 mod cost;
+mod layers;
+mod node;
 mod workload;
 
-pub use cost::{Cost, CurveCost, Degrees};
+pub use cost::{AffineCost, Cost, CurveCost, Degrees};
+pub use node::{Machine, Model, NodeClass, Number, Shape};
 pub use workload::{Arrivals, Class, Lengths, PropValue, TraceFormat, Workload};
 
 /// A whole run. Every key has a default; an unknown one is an error.
+///
+/// `config = "PATH"` takes the policies of a node's configuration file, with their options and limits, as they are there;
+/// what the scenario says itself counts more. `[controller]` and `[runtime]` may be written as there, too: their keys are
+/// those of [`Cluster`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Scenario {
     /// Seed of every random choice.
     pub seed: u64,
-    /// Shape of the model, one of [`ModelShape::NAMES`].
-    pub model: String,
-    /// Machine of each worker, one of [`Hardware::NAMES`].
-    pub hardware: String,
+    /// Shape of the model.
+    pub model: Model,
+    /// Machine of each worker.
+    pub hardware: Machine,
     /// How often the cores are checked against themselves; by the size of the run where this is left out.
     pub checks: Option<Checks>,
     /// What clients ask.
@@ -39,13 +46,18 @@ pub struct Scenario {
     pub faults: Vec<Fault>,
     /// How long steps take, where that is not what model and machine say.
     pub cost: Cost,
+    /// Kinds of workers; none: [`Cluster::workers`] that are all alike.
+    #[serde(rename = "node")]
+    pub nodes: Vec<NodeClass>,
+    /// Options of the policies inside workers, as a node's configuration has them.
+    pub worker_policy: WorkerPoliciesConfig,
 }
 
 /// Workers, their limits, and what is between the nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Cluster {
-    /// Workers, all alike.
+    /// Workers, all alike. Left out where there are kinds of nodes ([`Scenario::nodes`]), which say how many.
     pub workers: u32,
     /// KV pages of a worker.
     pub pages: u32,
@@ -74,7 +86,7 @@ pub struct Cluster {
     /// How a worker is chosen where no policy does.
     pub choice: Choice,
     /// Policies that the controller asks, in this order; those of [`PoliciesConfig::NAMES`].
-    #[serde(alias = "cluster_policies")]
+    #[serde(alias = "cluster_policies", deserialize_with = "layers::list")]
     pub cluster_policies: Vec<String>,
     /// Placements of a request after its first.
     pub retry_limit: u32,
@@ -84,6 +96,11 @@ pub struct Cluster {
     pub network: Dur,
     /// Time until the controller knows that a worker is gone.
     pub detect: Dur,
+    /// Policies inside each worker, as `runtime.worker-policy` lists them.
+    #[serde(alias = "worker_policy", deserialize_with = "layers::list")]
+    pub worker_policy: Vec<String>,
+    /// As `controller.opinion-deadline`. Policies answer at once here.
+    pub opinion_deadline: Dur,
 }
 
 /// Something that happens to a worker.
@@ -125,6 +142,8 @@ impl Default for Scenario {
             policy: PoliciesConfig::default(),
             faults: Vec::new(),
             cost: Cost::default(),
+            nodes: Vec::new(),
+            worker_policy: WorkerPoliciesConfig::default(),
         }
     }
 }
@@ -151,40 +170,71 @@ impl Default for Cluster {
             retry_backoff: Dur::from_millis(50),
             network: Dur::from_nanos(100_000),
             detect: Dur::from_millis(500),
+            worker_policy: vec!["fcfs".into()],
+            opinion_deadline: Dur::from_millis(20),
         }
     }
 }
 
 impl Scenario {
-    /// Reads a scenario from TOML text; `origin` names it in errors.
+    /// Reads a scenario from TOML text; `origin` names it in errors. A configuration file that it names is looked for from
+    /// the working directory.
     ///
     /// # Errors
-    /// Text that is not TOML, or has an unknown key or a value of another type.
+    /// Text that is not TOML, or has an unknown key or a value of another type; and a configuration file that a node would
+    /// refuse.
     pub fn from_toml(text: &str, origin: &str) -> Result<Self, SimError> {
-        toml::from_str(text).map_err(|e| SimError::Parse { origin: origin.into(), source: Box::new(e) })
+        layers::parse(text, origin, Path::new(""), None)
     }
 
-    /// Reads a scenario file.
+    /// Reads a scenario file. A configuration file that it names is looked for from its folder.
     ///
     /// # Errors
     /// A file that cannot be read, and as [`Scenario::from_toml`].
     pub fn load(path: &Path) -> Result<Self, SimError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| SimError::Read { path: path.to_path_buf(), source })?;
-        Self::from_toml(&text, &path.display().to_string())
+        Self::load_with(path, None)
     }
 
-    /// The time that steps take.
+    /// As [`Scenario::load`], with the policies of this configuration file in place of the one that the scenario names.
+    ///
+    /// # Errors
+    /// As [`Scenario::load`].
+    pub fn load_with(path: &Path, config: Option<&Path>) -> Result<Self, SimError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| SimError::Read { path: path.to_path_buf(), source })?;
+        layers::parse(&text, &path.display().to_string(), path.parent().unwrap_or(Path::new("")), config)
+    }
+
+    /// The time that steps take on the machine of a worker that has none of its own.
     ///
     /// # Errors
     /// An unknown model or machine.
     pub fn cost(&self) -> Result<CostModel, SimError> {
-        let known = |names: &[&str]| format!("use one of {}", names.join(", "));
-        let model = ModelShape::named(&self.model)
-            .ok_or_else(|| invalid("model", &self.model, known(ModelShape::NAMES)))?;
-        let hardware = Hardware::named(&self.hardware)
-            .ok_or_else(|| invalid("hardware", &self.hardware, known(Hardware::NAMES)))?;
-        Ok(self.cost.model(model, hardware))
+        self.cost_on(&self.hardware)
+    }
+
+    /// The time that steps take on a machine.
+    ///
+    /// # Errors
+    /// An unknown model or machine.
+    pub fn cost_on(&self, machine: &Machine) -> Result<CostModel, SimError> {
+        let model = self.model.shape()?;
+        Ok(self.cost.model(model, machine.profile("hardware")?.figures))
+    }
+
+    /// The kinds of workers, at least one.
+    #[must_use]
+    pub fn classes(&self) -> Vec<NodeClass> {
+        match self.nodes.is_empty() {
+            true => vec![NodeClass { count: self.cluster.workers, ..NodeClass::default() }],
+            false => self.nodes.clone(),
+        }
+    }
+
+    /// Workers of all kinds. They are numbered from 0 on, in the order of their kinds.
+    #[must_use]
+    pub fn workers(&self) -> u32 {
+        self.classes().iter().map(|class| class.count).fold(0, u32::saturating_add)
     }
 
     /// Whether the values make sense together.
@@ -198,6 +248,12 @@ impl Scenario {
         w.validate()?;
         share("cluster.watermark", c.watermark.into())?;
         within("cluster.workers", c.workers.into(), 1, 10_000)?;
+        self.nodes.iter().try_for_each(NodeClass::validate)?;
+        if !self.nodes.is_empty() && c.workers != Cluster::default().workers {
+            let reason = "leave it out: there are kinds of nodes, each with its count".into();
+            return Err(invalid("cluster.workers", &c.workers, reason));
+        }
+        within("node.count, of all kinds", self.workers().into(), 1, 10_000)?;
         within("cluster.pages", c.pages.into(), 1, 10_000_000)?;
         within("cluster.page-tokens", c.page_tokens.into(), 1, 1024)?;
         within("cluster.max-batch-tokens", c.max_batch_tokens.into(), 1, 1_000_000)?;
@@ -207,8 +263,18 @@ impl Scenario {
         if let Some((name, rule)) = PoliciesConfig::wrong_name(&c.cluster_policies) {
             return Err(invalid("cluster.cluster-policies", &name, rule));
         }
+        let tables = (self.policy.clone(), self.worker_policy.clone());
+        Config { policy: tables.0, worker_policy: tables.1, ..Config::default() }
+            .validate()
+            .map_err(|e| SimError::Config(Box::new(e)))?;
+        let orders = self.nodes.iter().filter_map(|class| class.worker_policy.as_ref());
+        for list in orders.chain([&c.worker_policy]) {
+            if let Some((name, rule)) = WorkerPoliciesConfig::wrong_name(list) {
+                return Err(invalid("runtime.worker-policy", &name, rule));
+            }
+        }
         for fault in &self.faults {
-            within("fault.worker", fault.worker.into(), 0, u64::from(c.workers) - 1)?;
+            within("fault.worker", fault.worker.into(), 0, u64::from(self.workers()) - 1)?;
         }
         Ok(())
     }

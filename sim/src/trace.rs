@@ -3,11 +3,12 @@
 use config::ids::{Attempt, RequestId, WorkerId};
 use policies::batch::BatchEffect;
 use policies::placement::PlacementEffect;
+use policies::request::RequestSpec;
 use policies::rng::mix64;
 use policies::step::SeqKey;
 use policies::time::Time;
 
-use crate::event::{ControllerMsg, Event, GatewayMsg, WorkerMsg};
+use crate::event::{ControllerMsg, Event, GatewayMsg, KvMail, KvMessage, PageBlock, WorkerMsg};
 
 /// A running hash of events: their times, their kinds, and whom and what they are about. Two runs with the same hash
 /// took the same course.
@@ -44,10 +45,14 @@ impl Trace {
             Event::Worker(worker, message) => {
                 self.worker(worker);
                 match message {
-                    WorkerMsg::Submit(spec) => {
+                    WorkerMsg::Submit(spec, prefill) => {
                         self.request(10, spec.id, spec.attempt);
+                        if let Some(worker) = prefill {
+                            self.worker(worker);
+                        }
+                        self.prompt(spec);
                         let resumed = spec.resumed.iter().flat_map(|r| &r.tokens);
-                        spec.prompt.iter().chain(resumed).for_each(|&t| self.add(t.into()));
+                        resumed.for_each(|&t| self.add(t.into()));
                     }
                     WorkerMsg::Cancel(request, attempt) => self.request(11, *request, *attempt),
                     WorkerMsg::CancelChoice(request, attempt, choice) => {
@@ -59,14 +64,19 @@ impl Trace {
                         self.all([(*choice).into(), (*upto).into()]);
                     }
                     WorkerMsg::Resync => self.add(15),
+                    WorkerMsg::Kv(mail) => self.mail(mail),
+                    WorkerMsg::KvLost(peer) => {
+                        self.add(16);
+                        self.worker(peer);
+                    }
+                    WorkerMsg::SetRole(role) => self.all([17, *role as u64]),
                 }
             }
             Event::StepDone(worker, outcome) => {
                 self.worker(worker);
                 self.all([3, outcome.step, outcome.took.0, outcome.drawn.len() as u64]);
                 for drawn in &outcome.drawn {
-                    self.seq(drawn.seq);
-                    self.add(drawn.token.into());
+                    self.seq(drawn.token.into(), drawn.seq);
                 }
             }
             Event::Arrive(arrival, _) => self.request(4, arrival.spec.id, Attempt(0)),
@@ -74,6 +84,37 @@ impl Trace {
             Event::Timer(request) => self.request(6, *request, Attempt(0)),
             Event::ControllerTick => self.add(7),
             Event::Read(request) => self.request(14, *request, Attempt(0)),
+            Event::KvTimer(worker, request, attempt) => {
+                self.worker(worker);
+                self.request(18, *request, *attempt);
+            }
+        }
+    }
+
+    fn mail(&mut self, mail: &KvMail) {
+        self.request(50, mail.id.0, mail.id.1);
+        self.worker(&mail.from);
+        self.all([mail.key.transfer, mail.key.generation]);
+        let mut pages = |kind: u64, block: &PageBlock| {
+            self.all([kind, block.first.into(), block.count.into()]);
+            block.slots.iter().for_each(|slot| self.add(*slot));
+        };
+        match &mail.message {
+            KvMessage::Pages(block) => pages(51, block),
+            KvMessage::Last { tokens, cached, drawn, block } => {
+                pages(52, block);
+                self.all([(*tokens).into(), (*cached).into(), drawn.len() as u64]);
+            }
+            KvMessage::Ask { asked, .. } => self.all([53, asked.first_page.into(), asked.window.into()]),
+            KvMessage::Accepted => self.add(54),
+            KvMessage::Refused(code) => self.all([55, *code as u64]),
+            KvMessage::Credit(pages) => self.all([56, (*pages).into()]),
+            KvMessage::Ack => self.add(57),
+            KvMessage::Cancel => self.add(58),
+            KvMessage::Sent { first, count, took } => {
+                self.all([59, (*first).into(), (*count).into(), took.0]);
+            }
+            KvMessage::LinkLost => self.add(60),
         }
     }
 
@@ -111,9 +152,9 @@ impl Trace {
     fn produced(&mut self, effect: &BatchEffect) {
         match effect {
             BatchEffect::Token(event) => {
-                self.seq(event.seq);
+                self.seq(event.token.into(), event.seq);
                 let finish = event.finish.map_or(0, |f| 1 + f as u64);
-                self.all([event.index.into(), event.token.into(), finish, event.cached_tokens.into()]);
+                self.add((finish << 56) ^ (u64::from(event.index) << 28) ^ u64::from(event.cached_tokens));
             }
             BatchEffect::PromptLogprobs { request, attempt, first, tokens } => {
                 self.request(30, *request, *attempt);
@@ -136,7 +177,7 @@ impl Trace {
                 self.text(reason);
             }
             BatchEffect::Preempted { seq, dropped } => {
-                self.seq(*seq);
+                self.seq(0, *seq);
                 self.add((*dropped).into());
             }
         }
@@ -193,7 +234,8 @@ impl Trace {
 
     fn text(&mut self, text: &str) {
         self.add(text.len() as u64);
-        text.bytes().for_each(|b| self.add(b.into()));
+        let bytes = |chunk: &[u8]| chunk.iter().fold(0, |word, &byte| (word << 8) | u64::from(byte));
+        text.as_bytes().chunks(8).for_each(|chunk| self.add(bytes(chunk)));
     }
 
     fn worker(&mut self, worker: &WorkerId) {
@@ -201,11 +243,23 @@ impl Trace {
         self.add(worker.incarnation);
     }
 
-    fn request(&mut self, kind: u64, request: RequestId, attempt: Attempt) {
-        self.all([kind, request.gateway, request.number, attempt.0.into()]);
+    /// Full pages by their hashes, and as many tokens from the end as are not in one, or a few more.
+    fn prompt(&mut self, spec: &RequestSpec) {
+        self.all([spec.prompt.len() as u64, spec.hashes.len() as u64]);
+        for hash in spec.hashes.iter() {
+            self.add(hash.0.first_chunk().map_or(0, |half| u64::from_le_bytes(*half)));
+        }
+        let page = spec.prompt.len().checked_div(spec.hashes.len()).unwrap_or(spec.prompt.len());
+        let rest = &spec.prompt[spec.prompt.len() - page..];
+        rest.iter().for_each(|&token| self.add(token.into()));
     }
 
-    fn seq(&mut self, seq: SeqKey) {
-        self.request(seq.choice.into(), seq.request, seq.attempt);
+    fn request(&mut self, kind: u64, request: RequestId, attempt: Attempt) {
+        self.all([kind, request.gateway ^ (u64::from(attempt.0) << 32), request.number]);
+    }
+
+    /// `what` is below 2³².
+    fn seq(&mut self, what: u64, seq: SeqKey) {
+        self.request((u64::from(seq.choice) << 32) ^ what, seq.request, seq.attempt);
     }
 }

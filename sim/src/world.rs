@@ -2,27 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use config::Choice;
 use config::ids::{RequestId, WorkerId};
-use policies::batch::BatchConfig;
-use policies::cost::CostModel;
+use config::{Choice, WorkerRole};
 use policies::ensure_invariant;
 use policies::invariant::Broken;
-use policies::kv::events::Recording;
-use policies::placement::{self, PlacementConfig, WorkerInfo};
+use policies::placement::{self, PlacementConfig};
 use policies::policy::configured::configured;
 use policies::request::Token;
 use policies::session::SessionConfig;
 use policies::time::{Span, Time};
 
 use crate::SimError;
-use crate::event::{Came, ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
+use crate::event::{Came, ControllerMsg, Event, GatewayMsg, KvMail, KvMessage, Outbox, WorkerMsg};
+use crate::node::worker::Handoffs;
 use crate::node::{Controller, Gateway, Worker};
 use crate::queue::Queue;
 use crate::report::Report;
 use crate::scenario::{Cluster, FaultKind, Scenario};
 use crate::trace::Trace;
-use crate::workload::{self, Arrival, Clients, MODEL};
+use crate::workload::{Arrival, Clients};
+
+use kinds::Kinds;
+
+mod kinds;
 
 /// A run that has ended.
 #[derive(Debug)]
@@ -33,13 +35,17 @@ pub struct Run {
     pub answers: BTreeMap<RequestId, Vec<Vec<Token>>>,
     /// Tokens that each worker that lived to the end has computed in prefill.
     pub prefilled: BTreeMap<WorkerId, u64>,
+    /// How transfers of pages between workers ended.
+    pub handoffs: Handoffs,
+    /// What each worker that lived to the end was then.
+    pub roles: BTreeMap<WorkerId, WorkerRole>,
 }
 
 /// All nodes, and what is on its way between them.
 #[derive(Debug)]
 pub struct World {
     scenario: Scenario,
-    cost: CostModel,
+    kinds: Kinds,
     clients: Clients,
     queue: Queue,
     out: Outbox,
@@ -50,6 +56,8 @@ pub struct World {
     lives: Vec<u64>,
     /// Tokens drawn by workers that lived to say so.
     drawn: u64,
+    /// Transfers of workers that are gone.
+    handoffs: Handoffs,
     trace: Trace,
 }
 
@@ -61,7 +69,8 @@ impl World {
     pub fn new(scenario: &Scenario) -> Result<Self, SimError> {
         let c = &scenario.cluster;
         let mut queue = Queue::default();
-        (0..c.workers).for_each(|w| queue.push(Time::ZERO, Event::Start(w)));
+        let workers = scenario.workers();
+        (0..workers).for_each(|w| queue.push(Time::ZERO, Event::Start(w)));
         for fault in &scenario.faults {
             let at = Time::ZERO + Span::from(fault.at.get());
             let (gone, back) = match fault.kind {
@@ -80,7 +89,7 @@ impl World {
             queue.push(first.at, Event::Arrive(Box::new(first), Came::ByItself));
         }
         Ok(Self {
-            cost: scenario.cost()?,
+            kinds: Kinds::new(scenario)?,
             clients,
             queue,
             out: Outbox::new(c.network.get().into()),
@@ -91,8 +100,9 @@ impl World {
             controller: Controller::new(placement_config(c, scenario.seed), policies)
                 .checked(scenario.how_checked()),
             workers: BTreeMap::new(),
-            lives: vec![0; c.workers as usize],
+            lives: vec![0; workers as usize],
             drawn: 0,
+            handoffs: Handoffs::default(),
             trace: Trace::default(),
             scenario: scenario.clone(),
         })
@@ -108,6 +118,11 @@ impl World {
         while let Some((now, event)) = self.queue.pop() {
             // A timer of a request that is over is no event: it neither counts nor makes the run longer.
             if matches!(event, Event::Timer(id) | Event::Leave(id) | Event::Read(id) if !self.gateway.is_live(id))
+            {
+                continue;
+            }
+            if let Event::KvTimer(worker, request, attempt) = &event
+                && !self.workers.get(worker).is_some_and(|w| w.has_transfer((*request, *attempt)))
             {
                 continue;
             }
@@ -130,15 +145,23 @@ impl World {
             for (after, event) in self.out.sent.drain(..) {
                 self.queue.push(now + after, event);
             }
+            for (to, bytes, event) in std::mem::take(&mut self.out.bulk) {
+                self.queue.push(now + self.carry(&to, bytes, &event), event);
+            }
         }
         self.clients.check_all_came()?;
+        self.workers.values_mut().for_each(Worker::end);
         self.nothing_left().map_err(|broken| SimError::broken(broken, last, seed))?;
         let records = self.gateway.into_records();
         let tokens = |choice: &Vec<(Time, Token)>| choice.iter().map(|&(_, token)| token).collect();
         let prefilled =
             self.workers.iter().map(|(id, w)| (id.clone(), w.core().load().prefilled_tokens)).collect();
+        let mut handoffs = self.handoffs;
+        self.workers.values().for_each(|worker| handoffs.merge(worker.handoffs()));
         let answers = records.iter().map(|(id, r)| (*id, r.answers.iter().map(tokens).collect())).collect();
-        Ok(Run { report: Report::new(seed, &records, self.drawn, last, self.trace), answers, prefilled })
+        let report = Report::new(seed, &records, self.drawn, last, self.trace);
+        let roles = self.workers.into_iter().map(|(id, worker)| (id, worker.info().role)).collect();
+        Ok(Run { report, answers, prefilled, handoffs, roles })
     }
 
     fn apply(&mut self, now: Time, event: Event) -> Result<(), Broken> {
@@ -162,8 +185,17 @@ impl World {
             Event::ControllerTick => self.controller.tick(now, out),
             Event::Worker(id, message) => match (self.workers.get_mut(&id), message) {
                 (Some(worker), message) => worker.handle(now, message, out),
-                (None, WorkerMsg::Submit(spec)) => {
+                (None, WorkerMsg::Submit(spec, _)) => {
                     out.send(Event::Gateway(GatewayMsg::Unreachable(spec.id, id)));
+                    Ok(())
+                }
+                (None, WorkerMsg::Kv(mail)) => {
+                    // From the link itself there is nobody to tell.
+                    if !matches!(mail.message, KvMessage::LinkLost | KvMessage::Sent { .. }) {
+                        let KvMail { id: about, key, from, .. } = *mail;
+                        let lost = KvMail { id: about, key, from: id, at: now, message: KvMessage::LinkLost };
+                        out.send(Event::Worker(from, WorkerMsg::Kv(Box::new(lost))));
+                    }
                     Ok(())
                 }
                 // There is nothing to stop, nor to go on, at a worker that is gone.
@@ -172,8 +204,14 @@ impl World {
                     WorkerMsg::Cancel(..)
                     | WorkerMsg::CancelChoice(..)
                     | WorkerMsg::Grant(..)
-                    | WorkerMsg::Resync,
+                    | WorkerMsg::Resync
+                    | WorkerMsg::KvLost(_)
+                    | WorkerMsg::SetRole(_),
                 ) => Ok(()),
+            },
+            Event::KvTimer(id, request, attempt) => match self.workers.get_mut(&id) {
+                Some(worker) => worker.kv_timer(now, (request, attempt), out),
+                None => Ok(()),
             },
             Event::StepDone(id, outcome) => match self.workers.get_mut(&id) {
                 Some(worker) => {
@@ -184,8 +222,12 @@ impl World {
             },
             Event::Crash(index) => {
                 let id = life(lives, index);
-                if self.workers.remove(&id).is_some() {
+                if let Some(worker) = self.workers.remove(&id) {
+                    self.handoffs.merge(worker.handoffs());
                     let detect = self.scenario.cluster.detect.get().into();
+                    for (peer, _) in self.workers.iter().filter(|(_, w)| w.has_transfers_with(&id)) {
+                        out.after(detect, Event::Worker(peer.clone(), WorkerMsg::KvLost(id.clone())));
+                    }
                     out.after(detect, Event::Controller(ControllerMsg::Left(id)));
                 }
                 Ok(())
@@ -200,47 +242,39 @@ impl World {
             }
             Event::Rejoin(index) => {
                 let id = life(lives, index);
-                self.join(id);
+                self.join(&id);
                 Ok(())
             }
         }
     }
 
     fn start(&mut self, index: u32) {
-        let c = &self.scenario.cluster;
         if self.workers.contains_key(&life(&self.lives, index)) {
             return;
         }
         self.lives[index as usize] += 1;
         let id = life(&self.lives, index);
-        let config = BatchConfig {
-            max_batch_tokens: c.max_batch_tokens,
-            max_running: c.max_running,
-            max_waiting: c.max_waiting,
-            prefix_cache: c.prefix_cache,
-            watermark: c.watermark,
-            kv_events: if c.cluster_policies.is_empty() { Recording::Off } else { Recording::Hashes },
-            ..BatchConfig::sized(c.page_tokens, c.pages, c.max_context, workload::fingerprint())
-        };
-        let model = workload::model(&self.scenario.workload);
         self.workers.insert(
             id.clone(),
-            Worker::new(id.clone(), config, model, self.cost).checked(self.scenario.how_checked()),
+            Worker::new(self.kinds.worker(index, id.clone())).checked(self.scenario.how_checked()),
         );
-        self.join(id);
+        self.join(&id);
+    }
+
+    /// How long a message with pages is on its way.
+    fn carry(&self, to: &WorkerId, bytes: u64, message: &Event) -> Span {
+        let network: Span = self.scenario.cluster.network.get().into();
+        let Event::Worker(_, WorkerMsg::Kv(mail)) = message else { return network };
+        let machine = |id: &WorkerId| self.workers.get(id).map(|w| w.info().hardware.figures);
+        // Where either is gone there is no link that would be slow.
+        let (Some(from), Some(to)) = (machine(&mail.from), machine(to)) else { return network };
+        network + from.send(&to, bytes)
     }
 
     /// A worker that lives tells the controller what it offers.
-    fn join(&mut self, id: WorkerId) {
-        if let Some(worker) = self.workers.get(&id) {
-            let info = WorkerInfo::unified(
-                id,
-                MODEL.into(),
-                worker.core().config().window(),
-                self.scenario.cluster.max_requests,
-                self.scenario.cluster.page_tokens,
-            );
-            self.out.send(Event::Controller(ControllerMsg::Joined(info)));
+    fn join(&mut self, id: &WorkerId) {
+        if let Some(worker) = self.workers.get(id) {
+            self.out.send(Event::Controller(ControllerMsg::Joined(worker.info().clone())));
         }
     }
 
@@ -258,12 +292,14 @@ impl World {
         );
         for row in core.workers() {
             ensure_invariant!(
-                row.booked == 0 && row.booked_tokens == 0,
+                row.booked == 0 && row.booked_tokens == 0 && row.handoffs == 0 && row.handoff_tokens == 0,
                 "sim_bookings_end",
-                "{}: {} requests, {} tokens",
+                "{}: {} requests, {} tokens; prompts for others: {}, {} tokens",
                 row.info.id,
                 row.booked,
-                row.booked_tokens
+                row.booked_tokens,
+                row.handoffs,
+                row.handoff_tokens
             );
         }
         core.check()?;
@@ -276,6 +312,12 @@ impl World {
                     && load.running + load.waiting + load.paused == 0,
                 "sim_pages_end",
                 "{id}: {load:?}"
+            );
+            ensure_invariant!(
+                worker.transfers_left() == 0,
+                "sim_transfers_end",
+                "{id}: {} transfers",
+                worker.transfers_left()
             );
         }
         Ok(())
@@ -299,7 +341,7 @@ fn placement_config(cluster: &Cluster, seed: u64) -> PlacementConfig {
             Choice::Random => placement::Choice::Random,
         },
         seed,
-        opinion_deadline: policies::policy::OPINION_DEADLINE,
+        opinion_deadline: cluster.opinion_deadline.get().into(),
         directory: !cluster.cluster_policies.is_empty(),
     }
 }

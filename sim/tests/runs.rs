@@ -31,8 +31,8 @@ fn calm() -> Scenario {
 fn assert_true_answers(scenario: &Scenario, run: &Run, complete: bool) {
     let mean = scenario.workload.end_every;
     let model = FakeModel { end: (mean > 0).then_some((END, mean)) };
-    let mut clients = Clients::new(scenario).unwrap();
-    while let Some(arrival) = clients.next().unwrap() {
+    let mut clients = Clients::new(scenario).expect("a source of arrivals");
+    while let Some(arrival) = clients.next().expect("a source of arrivals") {
         let spec = &arrival.spec;
         for (choice, got) in run.answers[&spec.id].iter().enumerate() {
             let want = model.answer(&spec.prompt, &spec.sampling, choice as u32, spec.max_tokens);

@@ -3,6 +3,7 @@
 
     python3 tests/bench/handoff.py ttft [--binary PATH/actor-node] [--rounds 9] [--quick]
     python3 tests/bench/handoff.py chat [--binary PATH/actor-node] [--rounds 3] [--seconds 60] [--rate 0.3] [--quick]
+    python3 tests/bench/handoff.py move [--binary PATH/actor-node] [--rounds 9] [--quick]
     python3 tests/bench/handoff.py all  ...
 
 Both run the real model on two cores; each worker has one thread and is pinned to one core with `taskset`. Each
@@ -41,6 +42,11 @@ that it works; its figures mean nothing.
 
     Chats with the same place in the order have the same answer on both sides, and so have prompts; this is checked as far
     as both have come with them.
+
+`move`  2 unified workers, one a core; one stream of 256 tokens after a prompt of 1,024 is moved to the other worker in its
+    middle (`POST /v1/sessions/{id}/migrate`). `gap` is the longest between two tokens from the request to move on,
+    `step` the median of the gaps before it; `tail` what is beyond one step. The pages go beforehand, while the stream
+    goes on, and take the other core's time; the answer has to be that of a stream that stays.
 """
 import argparse
 import collections
@@ -54,6 +60,7 @@ import socket
 import statistics
 import sys
 import tempfile
+import threading
 import time
 
 from cluster import STUCK, Process, quantile
@@ -129,7 +136,7 @@ class Stream:
         asked = {"model": "default", "temperature": 0, "ignore_eos": True, "stream": True}
         sent = json.dumps({**asked, "stream_options": {"include_usage": True}, **body}).encode()
         head = f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\nconnection: close\r\n"
-        self.key, self.buffer, self.worker = key, b"", None
+        self.key, self.buffer, self.worker, self.id = key, b"", None, None
         self.at, self.texts, self.finish, self.tokens, self.ended = [], [], None, 0, None
         self.socket = socket.create_connection((host, int(port)), timeout=STUCK)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -161,6 +168,7 @@ class Stream:
     def take(self, event, now):
         if "error" in event:
             sys.exit(f"{self.key}: {event['error']}")
+        self.id = event["id"]
         self.tokens = (event.get("usage") or {}).get("completion_tokens", self.tokens)
         for choice in event["choices"]:
             text = choice["text"] if "text" in choice else choice["delta"].get("content")
@@ -263,6 +271,63 @@ def show_ttft(results):
               f"({row['ratios'][0]:.3f} to {row['ratios'][1]:.3f}) | {phases} | {row['megabytes']:.1f} | "
               f"{row['steps']:.0f} |")
     print("| wanted | | | | at most 1.10 | | | |")
+
+
+# --- what a move costs the stream that is moved ------------------------------------------------------------------------
+
+
+def move(args, batch_tokens, results):
+    first, second = args.cores
+    service_core = second if args.service_core is None else args.service_core
+    os.sched_setaffinity(0, {service_core})
+    rounds, answer, seen = 2 if args.quick else args.rounds or 9, 256, []
+    with contextlib.ExitStack() as stack:
+        workers = [("unified1", "unified", first), ("unified2", "unified", second)]
+        cluster = Cluster(args, stack, batch_tokens, workers, service_core)
+        for number in range(4):
+            alone(cluster, ("warm-up", number))
+        for number in range(rounds):
+            stream, asked, reply = long_prompt(cluster, ("move", number), answer), None, None
+            while not stream.read():
+                if asked is None and len(stream.at) >= answer // 2 + 5 * number % 16:  # anywhere in a page
+                    other = {"unified1": "unified2", "unified2": "unified1"}[stream.worker]
+                    asked, reply = time.perf_counter(), Move(cluster, stream.id, other)
+                    reply.start()
+            stream.socket.close()
+            reply.join()
+            if reply.status != 200 or alone(cluster, ("move", number), answer).text() != stream.text():
+                sys.exit(f"round {number}: answered {reply.status} {reply.body!r}, or another text")
+            gaps = list(zip(stream.at, stream.at[1:]))
+            step = statistics.median(b - a for a, b in gaps if b < asked)
+            gap = max(b - a for a, b in gaps if b > asked)
+            seen.append({"step": step * 1e3, "gap": gap * 1e3, "tail": (gap - step) * 1e3, "took": reply.took * 1e3})
+            print(json.dumps({"move": batch_tokens, "round": number, **seen[-1]}), flush=True)
+    summary = {name: statistics.median(r[name] for r in seen) for name in seen[0]}
+    results.setdefault("move", {})[batch_tokens] = {"summary": summary, "rounds": seen}
+
+
+class Move(threading.Thread):
+    """Asks for a move, beside the stream that is being read."""
+
+    def __init__(self, cluster, request, to):
+        super().__init__()
+        self.cluster, self.path, self.to = cluster, f"/v1/sessions/{request}/migrate", to
+        self.status, self.body, self.took = None, None, None
+
+    def run(self):
+        began = time.perf_counter()
+        self.status, self.body = self.cluster.gateway.ask("POST", self.path, json.dumps({"to": self.to}))
+        self.took = time.perf_counter() - began
+
+
+def show_move(results):
+    print("\nA stream that is moved in its middle, ms, medians\n")
+    print("| tokens a step | gap before the move | longest gap from then on (least to most) | beyond a step | the move took |")
+    print("|---|---|---|---|---|")
+    for batch_tokens, result in results.items():
+        row, gaps = result["summary"], [r["gap"] for r in result["rounds"]]
+        print(f"| {batch_tokens} | {row['step']:.1f} | {row['gap']:.1f} ({min(gaps):.1f} to {max(gaps):.1f}) | "
+              f"{row['tail']:.1f} | {row['took']:.0f} |")
 
 
 # --- what it spares chat streams --------------------------------------------------------------------------------------
@@ -451,7 +516,7 @@ def default_binary():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("ttft", "chat", "all"))
+    parser.add_argument("what", choices=("ttft", "chat", "move", "all"))
     parser.add_argument("--binary", default=default_binary(), help="default: %(default)s")
     parser.add_argument("--model", help="as for `actor-node --model`; default: its own default")
     parser.add_argument("--set", action="append", default=[], metavar="'KEY = VALUE'", help="a setting for all nodes")
@@ -459,7 +524,7 @@ def main():
     parser.add_argument("--service-core", type=int, help="of controllers, gateways and the client; see above")
     parser.add_argument("--batch-tokens", default="512,128", help="sizes of a step")
     parser.add_argument("--kv-pages", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, help="default: 9 for ttft, 3 for chat")
+    parser.add_argument("--rounds", type=int, help="default: 9 for ttft and move, 3 for chat")
     parser.add_argument("--seconds", type=float, default=60.0, help="measured time of a round of chat")
     parser.add_argument("--load", type=float, default=0.7)
     parser.add_argument("--rate", type=float, help="prompts a second, in place of --load")
@@ -475,10 +540,14 @@ def main():
             ttft(args, batch_tokens, results)
         if args.what in ("chat", "all"):
             chats(args, batch_tokens, results)
+        if args.what in ("move", "all"):
+            move(args, batch_tokens, results)
     if "ttft" in results:
         show_ttft(results["ttft"])
     if "chat" in results:
         show_chat(results["chat"])
+    if "move" in results:
+        show_move(results["move"])
     if args.json:
         with open(args.json, "w") as out:
             json.dump(results, out, indent=1)

@@ -20,6 +20,20 @@ fn modes_do_what_they_say() {
     let short = staged(&pd, 2, 20).expect("a stage");
     assert_eq!(short["action"], "local", "{short}");
     assert_eq!(pd.committed("d1"), 1.0);
+    // What came of it, by where the prompt was computed.
+    for (salt, len, prefill) in [(3, 100, "remote"), (4, 20, "local")] {
+        let client = pd["g1"].client();
+        let answer = client.ok(COMPLETIONS, &asked(&prompt(salt, len), 4));
+        let path = format!("/v1/requests/{}", answer["id"].as_str().unwrap());
+        let measured = client.get(&path).unwrap().json()["measured"].clone();
+        assert_eq!(measured["prefill"], prefill, "{measured}");
+        assert_eq!(measured["tokens"], 4, "{measured}");
+        let figures = ["ttft_ms", "e2e_ms", "decode_tokens_per_second", "inter_token_p99_ms"];
+        assert!(figures.iter().all(|name| measured[name].is_f64()), "{measured}");
+        let label = format!("prefill=\"{prefill}\"");
+        assert_eq!(pd["g1"].figure_where("actor_node_pd_decode_tokens_per_second_count", &label), 2.0);
+        assert_eq!(pd["g1"].figure_where("actor_node_pd_inter_token_p99_seconds_count", &label), 2.0);
+    }
 
     let shadow = Pd::of(&["p1", "d1"], &[("POLICY__DISAGGREGATE__MODE", "shadow")]);
     let long = staged(&shadow, 1, 100).expect("a stage");

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 
 use super::{Delta, SessionOut, SessionState, SessionUsage};
 use crate::gateway::error;
+use crate::gateway::record::Ended;
 
 impl SessionState {
     pub(super) fn carry_out(&mut self, fx: Vec<SessionEffect>, now: Time) {
@@ -84,8 +85,7 @@ impl SessionState {
                 }
             }
             SessionEffect::Finished => {
-                self.timing.end(now, "success");
-                self.shared.recent.ended(self.track.request, "success");
+                self.over("success", now);
                 self.send(SessionOut::Finished(self.usage()));
             }
             SessionEffect::Failed(failure) => {
@@ -94,11 +94,29 @@ impl SessionState {
                 } else {
                     failure
                 };
-                self.timing.end(now, error::outcome(&failure));
-                self.shared.recent.ended(self.track.request, error::outcome(&failure));
+                self.over(error::outcome(&failure), now);
                 self.send(SessionOut::Failed(failure));
             }
         }
+    }
+
+    /// The request is over: what was measured of it is counted, remembered and recorded.
+    fn over(&self, outcome: &'static str, now: Time) {
+        let measured = self.timing.end(now, outcome);
+        if let Some(recorder) = &self.shared.recorder {
+            let spec = self.core.spec();
+            let longest = (0..spec.choices() as u32).map(|choice| self.core.tokens(choice).len()).max();
+            recorder.add(&Ended {
+                spec,
+                page_tokens: self.page_tokens,
+                output: longest.unwrap_or(0) as u64,
+                outcome,
+                measured: &measured,
+                cached: self.cached,
+                worker: self.last_worker.as_ref().map(ToString::to_string),
+            });
+        }
+        self.shared.recent.ended(self.track.request, outcome, measured);
     }
 
     /// Shows a token; a stop string in its text ends the choice.

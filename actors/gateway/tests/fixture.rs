@@ -299,6 +299,7 @@ pub(super) async fn rig_with(setup: Setup) -> Rig {
         metrics: Arc::new(|| "some_metric 1\n".into()),
         trouble: Arc::new(|| None),
         keys: Default::default(),
+        recorder: None,
     };
     let gateway = Gateway::start(args, None).await.unwrap();
     let rig = Rig { gateway, world };

@@ -2,7 +2,7 @@
 
 use policies::invariant::Broken;
 use policies::placement::{Placement, PlacementConfig, PolicyWork};
-use policies::policy::{ClusterPolicy, PolicyConfig, PolicyMode};
+use policies::policy::{ClusterPolicy, PolicyAction, PolicyConfig, PolicyMode};
 use policies::time::Time;
 
 use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
@@ -82,10 +82,10 @@ impl Controller {
                 PolicyWork::Resync(worker) => out.send(Event::Worker(worker, WorkerMsg::Resync)),
                 // To be counted and said, where there are metrics and a log.
                 PolicyWork::Note(_) => {}
-                // All simulated workers are unified and stay that.
                 PolicyWork::Act { mode: PolicyMode::Shadow | PolicyMode::Off, .. } => {}
-                PolicyWork::Act { mode: PolicyMode::Prod, .. } => {
-                    return Err(Broken { name: "sim_workers_keep_their_roles", detail: format!("{work:?}") });
+                PolicyWork::Act { mode: PolicyMode::Prod, action, .. } => {
+                    let PolicyAction::SwitchRole { worker, role, .. } = action;
+                    out.send(Event::Worker(worker, WorkerMsg::SetRole(role)));
                 }
                 // Policies are here, and were asked and told inline.
                 PolicyWork::Consult { .. } | PolicyWork::Observe(_) => {

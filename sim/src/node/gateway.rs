@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use config::ids::RequestId;
 use policies::batch::{BatchEffect, TokenEvent};
 use policies::invariant::Broken;
+use policies::order::deadline;
 use policies::placement::PlacementEffect;
-use policies::request::{RequestSpec, Token};
+use policies::request::{RequestSpec, Token, prop_millis};
 use policies::session::{Failure, Session, SessionConfig, SessionEffect};
-use policies::time::Time;
+use policies::time::{Span, Time};
 
 use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
 
@@ -78,11 +79,15 @@ impl Gateway {
     pub fn arrive(
         &mut self,
         now: Time,
-        spec: RequestSpec,
+        mut spec: RequestSpec,
         reads: bool,
         out: &mut Outbox,
     ) -> Result<(), Broken> {
         let id = spec.id;
+        // As live, a client may say that it has less time than the gateway gives it.
+        if let Some(hint) = prop_millis(&spec.props, deadline::PROP).filter(|hint| *hint > Span::ZERO) {
+            spec.deadline = spec.deadline.min(now + hint);
+        }
         if !reads {
             self.stalled.insert(id);
         }
@@ -227,9 +232,8 @@ impl Gateway {
                 SessionEffect::Prefilled { request, attempt } => {
                     out.send(Event::Controller(ControllerMsg::Prefilled(request, attempt)));
                 }
-                // No pages travel here, so no plan has another worker for the prompt.
-                SessionEffect::Submit { worker, prefill: _, spec } => {
-                    out.send(Event::Worker(worker, WorkerMsg::Submit(spec)));
+                SessionEffect::Submit { worker, prefill, spec } => {
+                    out.send(Event::Worker(worker, WorkerMsg::Submit(spec, prefill)));
                 }
                 SessionEffect::CancelAt { worker, request, attempt } => {
                     out.send(Event::Worker(worker, WorkerMsg::Cancel(request, attempt)));

@@ -1,34 +1,79 @@
 //! A worker: [`policies::batch`] over the fake engine's pages, a step at a time.
 
+use config::WorkerRole;
 use config::ids::WorkerId;
 use policies::batch::{Batch, BatchConfig, BatchEffect};
 use policies::cost::fake::{FakeModel, FakePages};
 use policies::cost::{CostModel, KvUse};
 use policies::invariant::Broken;
+use policies::kv::PageLayout;
+use policies::kv::handoff::HandoffConfig;
+use policies::placement::WorkerInfo;
 use policies::step::StepOutcome;
-use policies::time::Time;
+use policies::time::{Span, Time};
 
-use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
+use crate::event::{ControllerMsg, Event, GatewayMsg, KvMail, KvMessage, Outbox, WorkerMsg};
+use crate::pages::page_hash;
 use crate::watch::{Checks, Watch};
+
+mod orderer;
+mod receive;
+mod send;
+mod transfers;
+
+pub use orderer::Orders;
+pub use transfers::Handoffs;
+
+use orderer::Orderer;
+use transfers::{Id, Side, Transfers};
+
+/// What a worker is started with.
+#[derive(Clone, Debug)]
+pub struct WorkerArgs {
+    /// What it tells the controller.
+    pub info: WorkerInfo,
+    /// Limits of its scheduler.
+    pub batch: BatchConfig,
+    /// What it computes.
+    pub model: FakeModel,
+    /// How long that takes.
+    pub cost: CostModel,
+    /// Shape of its pages.
+    pub layout: PageLayout,
+    /// Limits of its transfers.
+    pub handoff: HandoffConfig,
+    /// Who runs next, and what is kept.
+    pub orders: Orders,
+}
 
 /// One life of a simulated worker.
 #[derive(Debug)]
 pub struct Worker {
-    id: WorkerId,
+    info: WorkerInfo,
     core: Batch,
     pages: FakePages,
     cost: CostModel,
     /// Messages about pages so far.
     kv_messages: u64,
+    transfers: Transfers,
+    orderer: Orderer,
+    /// Tokens of the step under way.
+    step_tokens: usize,
     watch: Watch,
 }
 
 impl Worker {
     /// A worker with nothing in its pages.
     #[must_use]
-    pub fn new(id: WorkerId, config: BatchConfig, model: FakeModel, cost: CostModel) -> Self {
-        let pages = FakePages::new(model, config.pages, config.page_tokens);
-        Self { id, core: Batch::new(config), pages, cost, kv_messages: 0, watch: Watch::default() }
+    pub fn new(args: WorkerArgs) -> Self {
+        let WorkerArgs { info, batch, model, cost, layout, handoff, orders } = args;
+        let (budget, link) = (batch.max_batch_tokens, info.hardware.figures.link);
+        let pages = FakePages::new(model, batch.pages, batch.page_tokens);
+        let mut core = Batch::with_hasher(batch, page_hash);
+        let orderer = Orderer::new(&orders, &mut core);
+        let transfers = Transfers::new(handoff, layout, budget, link);
+        let watch = Watch::default();
+        Self { info, core, pages, cost, kv_messages: 0, transfers, orderer, step_tokens: 0, watch }
     }
 
     /// From now on it is checked so often.
@@ -45,9 +90,10 @@ impl Worker {
     pub fn handle(&mut self, now: Time, message: WorkerMsg, out: &mut Outbox) -> Result<(), Broken> {
         let requests = self.core.requests();
         match message {
-            WorkerMsg::Submit(spec) => {
+            WorkerMsg::Submit(spec, prefill) => {
                 let (request, attempt) = (spec.id, spec.attempt);
-                out.send(Event::Gateway(match self.core.submit(now, *spec) {
+                let result = self.transfers.submit(now, &mut self.core, *spec, prefill);
+                out.send(Event::Gateway(match result {
                     Ok(()) => GatewayMsg::Accepted(request, attempt),
                     Err(refusal) => GatewayMsg::Refused(request, attempt, refusal),
                 }));
@@ -64,14 +110,20 @@ impl Worker {
             }
             WorkerMsg::Resync => {
                 self.tell_pages(out);
-                let (id, pages) = (self.id.clone(), self.core.kv_snapshot());
+                let (id, pages) = (self.info.id.clone(), self.core.kv_snapshot());
                 out.send(Event::Controller(ControllerMsg::KvSnapshot(id, self.kv_messages, pages)));
             }
+            WorkerMsg::Kv(mail) => self.mail(now, *mail, out)?,
+            WorkerMsg::KvLost(peer) => {
+                let (transfers, mut side) = self.transfers(now, out);
+                transfers.lost(&peer, &mut side)?;
+            }
+            WorkerMsg::SetRole(role) => self.set_role(role, out),
         }
         self.go_on(now, Vec::new(), out)?;
         // No step may follow to report that there is room.
         if self.core.requests() < requests {
-            out.send(Event::Controller(ControllerMsg::Load(self.id.clone(), self.core.load())));
+            out.send(Event::Controller(ControllerMsg::Load(self.info.id.clone(), self.core.load())));
         }
         Ok(())
     }
@@ -82,16 +134,66 @@ impl Worker {
     /// As [`Worker::handle`].
     pub fn step_done(&mut self, now: Time, outcome: &StepOutcome, out: &mut Outbox) -> Result<(), Broken> {
         let mut fx = Vec::new();
+        self.transfers.stepped(self.step_tokens, outcome.took);
         self.core.complete(now, outcome, &mut fx);
         self.go_on(now, fx, out)?;
-        out.send(Event::Controller(ControllerMsg::Load(self.id.clone(), self.core.load())));
+        out.send(Event::Controller(ControllerMsg::Load(self.info.id.clone(), self.core.load())));
         Ok(())
     }
 
-    /// Starts the next step if the engine is free and there is one, and sends what there is to send.
+    /// A transfer asked to be called.
+    ///
+    /// # Errors
+    /// As [`Worker::handle`].
+    pub fn kv_timer(&mut self, now: Time, id: Id, out: &mut Outbox) -> Result<(), Broken> {
+        let (transfers, mut side) = self.transfers(now, out);
+        transfers.timer(id, &mut side)?;
+        self.go_on(now, Vec::new(), out)
+    }
+
+    fn mail(&mut self, now: Time, mail: KvMail, out: &mut Outbox) -> Result<(), Broken> {
+        // The link carries one message of pages of a transfer at a time, so that it is free again when this one is here.
+        if let KvMessage::Pages(block) | KvMessage::Last { block, .. } = &mail.message {
+            let message =
+                KvMessage::Sent { first: block.first, count: block.count, took: now.since(mail.at) };
+            let sent = KvMail { id: mail.id, key: mail.key, from: self.info.id.clone(), at: now, message };
+            out.after(Span::ZERO, Event::Worker(mail.from.clone(), WorkerMsg::Kv(Box::new(sent))));
+        }
+        let (transfers, mut side) = self.transfers(now, out);
+        transfers.mail(mail, &mut side)
+    }
+
+    fn transfers<'a>(&'a mut self, now: Time, out: &'a mut Outbox) -> (&'a mut Transfers, Side<'a>) {
+        let side = Side { now, me: &self.info.id, core: &mut self.core, pages: &mut self.pages, out };
+        (&mut self.transfers, side)
+    }
+
+    /// Starts the next step if the engine is free and there is one, and sends what there is to send. Pages that the last
+    /// step has filled leave before.
     fn go_on(&mut self, now: Time, mut fx: Vec<BatchEffect>, out: &mut Outbox) -> Result<(), Broken> {
+        self.news(now, &mut fx, out)?;
         let mut planned = false;
+        loop {
+            self.orderer.order(now, &mut self.core)?;
+            planned |= self.plan(now, out)?;
+            if !self.news(now, &mut fx, out)? {
+                break;
+            }
+        }
+        if !fx.is_empty() {
+            out.send(Event::Gateway(GatewayMsg::Produced(fx)));
+        }
+        self.tell_pages(out);
+        self.take_role(out);
+        let core = &self.core;
+        let part = || if planned { core.check_step() } else { core.check_counts() };
+        self.watch.check(core.config().pages.into(), || core.check(), part)
+    }
+
+    /// Starts a step; false where there is none to start.
+    fn plan(&mut self, now: Time, out: &mut Outbox) -> Result<bool, Broken> {
         if let Some(plan) = self.core.plan(now) {
+            self.step_tokens = plan.slices.iter().map(|slice| slice.tokens.len()).sum();
             let computed = self.pages.step(&plan);
             let mut outcome = computed.map_err(|detail| Broken { name: "sim_step_runs", detail })?;
             let (used, total) = (self.core.pages_used(), self.core.config().pages);
@@ -99,18 +201,25 @@ impl Worker {
             if let Some((seq, reason)) = outcome.failed.first() {
                 return Err(Broken { name: "sim_slices_run", detail: format!("{seq:?}: {reason}") });
             }
-            out.after(outcome.took, Event::StepDone(self.id.clone(), Box::new(outcome)));
+            out.after(outcome.took, Event::StepDone(self.info.id.clone(), Box::new(outcome)));
             self.core.reuse(plan);
-            planned = true;
+            return Ok(true);
         }
-        self.core.take_effects(&mut fx);
-        if !fx.is_empty() {
-            out.send(Event::Gateway(GatewayMsg::Produced(fx)));
+        Ok(false)
+    }
+
+    /// Takes what the core has to say: effects for gateways, and what is to be done for transfers. False where nothing was
+    /// to be done.
+    fn news(&mut self, now: Time, fx: &mut Vec<BatchEffect>, out: &mut Outbox) -> Result<bool, Broken> {
+        self.core.take_effects(fx);
+        // What is computed for another worker is that one's to tell.
+        fx.retain(|effect| !self.transfers.is_for_another(effect));
+        let (transfers, mut side) = self.transfers(now, out);
+        let any = transfers.news(&mut side)?;
+        if any {
+            self.core.take_effects(fx);
         }
-        self.tell_pages(out);
-        let core = &self.core;
-        let part = || if planned { core.check_step() } else { core.check_counts() };
-        self.watch.check(core.config().pages.into(), || core.check(), part)
+        Ok(any)
     }
 
     /// Tells the controller what has changed of the pages.
@@ -119,8 +228,64 @@ impl Worker {
         self.core.take_kv_events(&mut events);
         if !events.is_empty() {
             self.kv_messages += 1;
-            out.send(Event::Controller(ControllerMsg::KvEvents(self.id.clone(), self.kv_messages, events)));
+            let id = self.info.id.clone();
+            out.send(Event::Controller(ControllerMsg::KvEvents(id, self.kv_messages, events)));
         }
+    }
+
+    /// A policy wants another role, or the present one again. As live: first it says that it is about to change, and the
+    /// controller gives it nothing new.
+    fn set_role(&mut self, role: WorkerRole, out: &mut Outbox) {
+        let next = (role != self.info.role).then_some(role);
+        if self.info.switchable && self.info.switching_to != next {
+            self.info.switching_to = next;
+            out.send(Event::Controller(ControllerMsg::Joined(self.info.clone())));
+        }
+    }
+
+    /// Is what it was about to be, when nothing is left of what it had.
+    fn take_role(&mut self, out: &mut Outbox) {
+        if let Some(role) = self.info.switching_to
+            && self.core.requests() == 0
+        {
+            (self.info.role, self.info.switching_to) = (role, None);
+            out.send(Event::Controller(ControllerMsg::Joined(self.info.clone())));
+        }
+    }
+
+    /// Lets go of what is kept for conversations whose next turn does not come any more.
+    pub fn end(&mut self) {
+        self.core.keep_sessions(None);
+    }
+
+    /// What it offers.
+    #[must_use]
+    pub const fn info(&self) -> &WorkerInfo {
+        &self.info
+    }
+
+    /// How its transfers ended, as far as it was their receiver.
+    #[must_use]
+    pub const fn handoffs(&self) -> &Handoffs {
+        &self.transfers.ended
+    }
+
+    /// Transfers under way.
+    #[must_use]
+    pub fn transfers_left(&self) -> usize {
+        self.transfers.len()
+    }
+
+    /// Whether it is an end of the transfer of a request.
+    #[must_use]
+    pub fn has_transfer(&self, id: Id) -> bool {
+        self.transfers.has(id)
+    }
+
+    /// Whether a transfer with that worker is under way.
+    #[must_use]
+    pub fn has_transfers_with(&self, peer: &WorkerId) -> bool {
+        self.transfers.are_with(peer)
     }
 
     /// The core, to look at.
@@ -129,3 +294,6 @@ impl Worker {
         &self.core
     }
 }
+
+#[cfg(test)]
+mod tests;

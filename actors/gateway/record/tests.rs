@@ -1,0 +1,117 @@
+use config::ids::TenantId;
+use policies::request::Props;
+
+use super::*;
+use crate::testing::request;
+
+fn recorder() -> (Recorder, mpsc::Receiver<Line>) {
+    let (lines, waiting) = mpsc::channel(2);
+    (Recorder { opened: Time::ZERO, key: [7; 32], lines }, waiting)
+}
+
+fn spec(number: u64) -> RequestSpec {
+    let mut spec = request(number, 16);
+    spec.hashes = Arc::new([PageHash([1; 16]), PageHash([number as u8; 16])]);
+    spec.session = Some("alice's chat".into());
+    spec.tenant = Some(TenantId::from("alice"));
+    let props = [("priority", Prop::Int(5)), ("note", Prop::Text("about alice".into()))];
+    spec.props = Arc::new(props.map(|(name, value)| (name.to_owned(), value)).into_iter().collect::<Props>());
+    spec
+}
+
+fn measured() -> Measured {
+    Measured {
+        started: Time::ZERO + Span::from_micros(1500),
+        ttft: Some(Span::from_millis(2)),
+        whole: Span::from_millis(9),
+        tokens: 4,
+        decode_rate: None,
+        tail: None,
+        remote: None,
+    }
+}
+
+fn line(recorder: &Recorder, spec: &RequestSpec) -> Value {
+    let ended = Ended {
+        spec,
+        page_tokens: 16,
+        output: 4,
+        outcome: "success",
+        measured: &measured(),
+        cached: Some(16),
+        worker: Some("w1".into()),
+    };
+    serde_json::to_value(recorder.line(&ended)).unwrap()
+}
+
+#[test]
+fn a_line_has_what_a_replay_needs_and_no_text() {
+    let (recorder, _waiting) = recorder();
+    let line = line(&recorder, &spec(2));
+    assert_eq!((line["timestamp"].as_f64(), line["input_length"].as_u64()), (Some(1.5), Some(3)));
+    assert_eq!((line["output_length"].as_u64(), line["block_size"].as_u64()), (Some(4), Some(16)));
+    assert_eq!((line["ttft_ms"].as_f64(), line["props"]["priority"].as_i64()), (Some(2.0), Some(5)));
+    assert!(!line.to_string().contains("alice"), "{line}");
+    assert!(line.get("n").is_none(), "{line}");
+}
+
+#[test]
+fn what_is_equal_has_one_id_and_only_in_one_log() {
+    let (recorder, _waiting) = recorder();
+    let (a, b) = (line(&recorder, &spec(2)), line(&recorder, &spec(3)));
+    assert_eq!(a["hash_ids"][0], b["hash_ids"][0]);
+    assert_ne!(a["hash_ids"][1], b["hash_ids"][1]);
+    assert_eq!((&a["session_id"], &a["tenant"]), (&b["session_id"], &b["tenant"]));
+    let (lines, _waiting) = mpsc::channel(1);
+    let other = Recorder { opened: Time::ZERO, key: [8; 32], lines };
+    let c = line(&other, &spec(2));
+    assert!(a["hash_ids"][0] != c["hash_ids"][0] && a["session_id"] != c["session_id"]);
+    assert!(a["hash_ids"][0].as_u64().unwrap() < 1 << BITS);
+}
+
+#[test]
+fn a_slow_disk_makes_nobody_wait() {
+    let (recorder, mut waiting) = recorder();
+    let spec = spec(2);
+    let measured = measured();
+    let ended = |output| Ended {
+        spec: &spec,
+        page_tokens: 16,
+        output,
+        outcome: "success",
+        measured: &measured,
+        cached: None,
+        worker: None,
+    };
+    (0..5).for_each(|n| recorder.add(&ended(n)));
+    assert_eq!(waiting.try_recv().unwrap().output_length, 0);
+    assert_eq!(waiting.try_recv().unwrap().output_length, 1);
+    assert!(waiting.try_recv().is_err(), "the others are left out");
+}
+
+#[tokio::test]
+async fn lines_are_in_the_file_when_nothing_waits_and_what_was_there_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("requests.jsonl");
+    std::fs::write(&path, "{\"old\":1}\n").unwrap();
+    let recorder = Recorder::open(&path).await.unwrap();
+    let (spec, measured) = (spec(2), measured());
+    recorder.add(&Ended {
+        spec: &spec,
+        page_tokens: 16,
+        output: 4,
+        outcome: "success",
+        measured: &measured,
+        cached: None,
+        worker: None,
+    });
+    let two = async {
+        while std::fs::read_to_string(&path).unwrap().lines().count() < 2 {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(10), two).await.expect("the line is written");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((lines[0]["old"].as_u64(), lines[1]["output_length"].as_u64()), (Some(1), Some(4)));
+}

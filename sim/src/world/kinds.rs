@@ -1,0 +1,81 @@
+//! The kinds of workers, ready to be started.
+
+use config::ids::WorkerId;
+use policies::batch::BatchConfig;
+use policies::kv::PageLayout;
+use policies::kv::events::Recording;
+use policies::kv::handoff::HandoffConfig;
+use policies::placement::{KvPeer, WorkerInfo};
+
+use crate::SimError;
+use crate::node::worker::{Orders, WorkerArgs};
+use crate::scenario::Scenario;
+use crate::workload::{self, MODEL};
+
+/// What each worker is started with.
+#[derive(Debug)]
+pub(super) struct Kinds {
+    /// With how many workers there are of it and those before it.
+    list: Vec<(u32, WorkerArgs)>,
+}
+
+impl Kinds {
+    pub(super) fn new(scenario: &Scenario) -> Result<Self, SimError> {
+        let shape = scenario.model.shape()?;
+        let fingerprint = workload::fingerprint();
+        let (mut list, mut upto) = (Vec::new(), 0);
+        for class in scenario.classes() {
+            let c = class.over(&scenario.cluster);
+            let machine = class.hardware.as_ref().unwrap_or(&scenario.hardware);
+            let batch = BatchConfig {
+                max_batch_tokens: c.max_batch_tokens,
+                max_running: c.max_running,
+                max_waiting: c.max_waiting,
+                prefix_cache: c.prefix_cache,
+                watermark: c.watermark,
+                kv_events: if c.cluster_policies.is_empty() { Recording::Off } else { Recording::Hashes },
+                ..BatchConfig::sized(c.page_tokens, c.pages, c.max_context, fingerprint)
+            };
+            let layout = PageLayout {
+                page_tokens: c.page_tokens,
+                layers: shape.layers,
+                kv_heads: shape.kv_heads,
+                head_dim: shape.head_dim,
+                element_bytes: shape.element_bytes,
+            };
+            // Its name comes with its start.
+            let nobody = WorkerId::new("".into(), 0);
+            let info = WorkerInfo {
+                role: class.role,
+                switchable: class.role_switch,
+                hardware: machine.profile("node.hardware")?,
+                shape: Some(shape),
+                kv: Some(KvPeer { address: String::new(), fingerprint, layout }),
+                ..WorkerInfo::unified(nobody, MODEL.into(), batch.window(), c.max_requests, c.page_tokens)
+            };
+            let args = WorkerArgs {
+                info,
+                batch,
+                model: workload::model(&scenario.workload),
+                cost: scenario.cost_on(machine)?,
+                layout,
+                handoff: HandoffConfig::from(&scenario.policy.disaggregate),
+                orders: Orders { list: c.worker_policy.clone(), tables: scenario.worker_policy.clone() },
+            };
+            upto += class.count;
+            list.push((upto, args));
+        }
+        Ok(Self { list })
+    }
+
+    /// What worker number `index` is started with, as `id`.
+    pub(super) fn worker(&self, index: u32, id: WorkerId) -> WorkerArgs {
+        let at = self.list.partition_point(|(upto, _)| *upto <= index).min(self.list.len() - 1);
+        let mut args = self.list[at].1.clone();
+        if let Some(kv) = &mut args.info.kv {
+            kv.address = id.to_string();
+        }
+        args.info.id = id;
+        args
+    }
+}
