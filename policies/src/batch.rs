@@ -122,8 +122,8 @@ impl BatchConfig {
     }
 }
 
-/// Hash of a page's content; tests put a truncated one in to force collisions.
-type PageHasher = fn(&Fingerprint, Option<PageHash>, &[Token]) -> PageHash;
+/// Hash of a page's content after its parent: [`PageHash::chained`], or another one where all that hash a page agree on it.
+pub type PageHasher = fn(&Fingerprint, Option<PageHash>, &[Token]) -> PageHash;
 
 /// The scheduler of one worker.
 ///
@@ -238,7 +238,9 @@ impl Batch {
         Self::with_hasher(config, PageHash::chained)
     }
 
-    fn with_hasher(mut config: BatchConfig, hasher: PageHasher) -> Self {
+    /// As [`Batch::new`], with another hash of pages: a simulation has cheaper ones, tests have ones that collide.
+    #[must_use]
+    pub fn with_hasher(mut config: BatchConfig, hasher: PageHasher) -> Self {
         config.page_tokens = config.page_tokens.max(1);
         config.max_batch_tokens = config.max_batch_tokens.max(1);
         config.max_running = config.max_running.clamp(1, config.max_batch_tokens);

@@ -16,6 +16,7 @@ pub mod event;
 pub mod queue;
 
 pub mod node;
+pub mod pages;
 pub mod world;
 
 pub mod report;

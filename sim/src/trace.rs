@@ -3,6 +3,7 @@
 use config::ids::{Attempt, RequestId, WorkerId};
 use policies::batch::BatchEffect;
 use policies::placement::PlacementEffect;
+use policies::request::RequestSpec;
 use policies::rng::mix64;
 use policies::step::SeqKey;
 use policies::time::Time;
@@ -49,8 +50,9 @@ impl Trace {
                         if let Some(worker) = prefill {
                             self.worker(worker);
                         }
+                        self.prompt(spec);
                         let resumed = spec.resumed.iter().flat_map(|r| &r.tokens);
-                        spec.prompt.iter().chain(resumed).for_each(|&t| self.add(t.into()));
+                        resumed.for_each(|&t| self.add(t.into()));
                     }
                     WorkerMsg::Cancel(request, attempt) => self.request(11, *request, *attempt),
                     WorkerMsg::CancelChoice(request, attempt, choice) => {
@@ -74,8 +76,7 @@ impl Trace {
                 self.worker(worker);
                 self.all([3, outcome.step, outcome.took.0, outcome.drawn.len() as u64]);
                 for drawn in &outcome.drawn {
-                    self.seq(drawn.seq);
-                    self.add(drawn.token.into());
+                    self.seq(drawn.token.into(), drawn.seq);
                 }
             }
             Event::Arrive(arrival, _) => self.request(4, arrival.spec.id, Attempt(0)),
@@ -151,9 +152,9 @@ impl Trace {
     fn produced(&mut self, effect: &BatchEffect) {
         match effect {
             BatchEffect::Token(event) => {
-                self.seq(event.seq);
+                self.seq(event.token.into(), event.seq);
                 let finish = event.finish.map_or(0, |f| 1 + f as u64);
-                self.all([event.index.into(), event.token.into(), finish, event.cached_tokens.into()]);
+                self.add((finish << 56) ^ (u64::from(event.index) << 28) ^ u64::from(event.cached_tokens));
             }
             BatchEffect::PromptLogprobs { request, attempt, first, tokens } => {
                 self.request(30, *request, *attempt);
@@ -176,7 +177,7 @@ impl Trace {
                 self.text(reason);
             }
             BatchEffect::Preempted { seq, dropped } => {
-                self.seq(*seq);
+                self.seq(0, *seq);
                 self.add((*dropped).into());
             }
         }
@@ -233,7 +234,8 @@ impl Trace {
 
     fn text(&mut self, text: &str) {
         self.add(text.len() as u64);
-        text.bytes().for_each(|b| self.add(b.into()));
+        let bytes = |chunk: &[u8]| chunk.iter().fold(0, |word, &byte| (word << 8) | u64::from(byte));
+        text.as_bytes().chunks(8).for_each(|chunk| self.add(bytes(chunk)));
     }
 
     fn worker(&mut self, worker: &WorkerId) {
@@ -241,11 +243,23 @@ impl Trace {
         self.add(worker.incarnation);
     }
 
-    fn request(&mut self, kind: u64, request: RequestId, attempt: Attempt) {
-        self.all([kind, request.gateway, request.number, attempt.0.into()]);
+    /// Full pages by their hashes, and as many tokens from the end as are not in one, or a few more.
+    fn prompt(&mut self, spec: &RequestSpec) {
+        self.all([spec.prompt.len() as u64, spec.hashes.len() as u64]);
+        for hash in spec.hashes.iter() {
+            self.add(hash.0.first_chunk().map_or(0, |half| u64::from_le_bytes(*half)));
+        }
+        let page = spec.prompt.len().checked_div(spec.hashes.len()).unwrap_or(spec.prompt.len());
+        let rest = &spec.prompt[spec.prompt.len() - page..];
+        rest.iter().for_each(|&token| self.add(token.into()));
     }
 
-    fn seq(&mut self, seq: SeqKey) {
-        self.request(seq.choice.into(), seq.request, seq.attempt);
+    fn request(&mut self, kind: u64, request: RequestId, attempt: Attempt) {
+        self.all([kind, request.gateway ^ (u64::from(attempt.0) << 32), request.number]);
+    }
+
+    /// `what` is below 2³².
+    fn seq(&mut self, what: u64, seq: SeqKey) {
+        self.request((u64::from(seq.choice) << 32) ^ what, seq.request, seq.attempt);
     }
 }

@@ -230,7 +230,13 @@ impl Placement {
     /// never the first by name. Without costs, all cost the same.
     fn cheapest<'a>(&self, ids: &[&'a WorkerId], costs: &[f64]) -> &'a WorkerId {
         let costs = costs.iter().copied().chain(std::iter::repeat(0.0));
-        let load = |id: &WorkerId| self.workers.get(id).map_or((0, 0), |r| (r.work(), r.last_chosen));
+        // Mostly they come by name, as the rows do: then one pass over both finds all.
+        let mut rows = self.workers.iter();
+        let mut row = |id: &WorkerId| {
+            let ahead = rows.find(|(name, _)| *name == id).map(|(_, row)| row);
+            ahead.or_else(|| self.workers.get(id))
+        };
+        let mut load = |id: &WorkerId| row(id).map_or((0, 0), |r| (r.work(), r.last_chosen));
         let keyed = ids.iter().zip(costs).map(|(id, cost)| (*id, cost, load(id)));
         let least = keyed.min_by(|a, b| a.1.total_cmp(&b.1).then(a.2.cmp(&b.2)));
         least.expect("the caller has at least one").0

@@ -13,6 +13,7 @@ use policies::step::StepOutcome;
 use policies::time::{Span, Time};
 
 use crate::event::{ControllerMsg, Event, GatewayMsg, KvMail, KvMessage, Outbox, WorkerMsg};
+use crate::pages::page_hash;
 use crate::watch::{Checks, Watch};
 
 mod orderer;
@@ -68,20 +69,11 @@ impl Worker {
         let WorkerArgs { info, batch, model, cost, layout, handoff, orders } = args;
         let (budget, link) = (batch.max_batch_tokens, info.hardware.figures.link);
         let pages = FakePages::new(model, batch.pages, batch.page_tokens);
-        let mut core = Batch::new(batch);
+        let mut core = Batch::with_hasher(batch, page_hash);
         let orderer = Orderer::new(&orders, &mut core);
         let transfers = Transfers::new(handoff, layout, budget, link);
-        Self {
-            info,
-            core,
-            pages,
-            cost,
-            kv_messages: 0,
-            transfers,
-            orderer,
-            step_tokens: 0,
-            watch: Watch::default(),
-        }
+        let watch = Watch::default();
+        Self { info, core, pages, cost, kv_messages: 0, transfers, orderer, step_tokens: 0, watch }
     }
 
     /// From now on it is checked so often.
@@ -179,8 +171,8 @@ impl Worker {
     /// Starts the next step if the engine is free and there is one, and sends what there is to send. Pages that the last
     /// step has filled leave before.
     fn go_on(&mut self, now: Time, mut fx: Vec<BatchEffect>, out: &mut Outbox) -> Result<(), Broken> {
-        let mut planned = false;
         self.news(now, &mut fx, out)?;
+        let mut planned = false;
         loop {
             self.orderer.order(now, &mut self.core)?;
             planned |= self.plan(now, out)?;
@@ -254,7 +246,7 @@ impl Worker {
     /// Is what it was about to be, when nothing is left of what it had.
     fn take_role(&mut self, out: &mut Outbox) {
         if let Some(role) = self.info.switching_to
-            && self.core.load().requests == 0
+            && self.core.requests() == 0
         {
             (self.info.role, self.info.switching_to) = (role, None);
             out.send(Event::Controller(ControllerMsg::Joined(self.info.clone())));

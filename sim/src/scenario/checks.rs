@@ -18,7 +18,7 @@ impl Scenario {
             (Some(_), 0) => u64::MAX,
             (Some(_), limit) => limit,
         };
-        let things = u64::from(self.cluster.pages) + u64::from(self.cluster.workers);
+        let things = u64::from(self.cluster.pages) + u64::from(self.workers());
         let small = requests.saturating_mul(things) <= SMALL;
         self.checks.unwrap_or(if small { Checks::Every } else { Checks::Sampled })
     }

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use config::ids::{Attempt, RequestId, TenantId};
-use policies::kv::{Fingerprint, page_hashes};
+use policies::kv::Fingerprint;
 use policies::request::{Prop, Props, RequestSpec, ResumedChoice, Sampling, WEIGHT_ONE};
 use policies::time::Span;
 
 use super::draw::{seconds, stream};
 use super::{Arrival, Ask, END, MODEL, fingerprint};
+use crate::pages::page_hashes;
 use crate::scenario::{PropValue, Scenario, Workload};
 
 /// What all requests of a scenario have in common.
