@@ -8,6 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::SimError;
 
+mod fault;
+mod network;
+
+pub use fault::{Fault, FaultKind, Faults, NodeName, RandomFaults};
+pub use network::Network;
+
 /// A whole run. Every key has a default; an unknown one is an error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -27,6 +33,11 @@ pub struct Scenario {
     /// What goes wrong.
     #[serde(rename = "fault")]
     pub faults: Vec<Fault>,
+    /// What else goes wrong, drawn from the seed.
+    #[serde(rename = "faults")]
+    pub random_faults: Faults,
+    /// What is between the nodes.
+    pub network: Network,
 }
 
 /// Requests of clients, arriving as a Poisson process.
@@ -131,35 +142,8 @@ pub struct Cluster {
     pub retry_backoff: Dur,
     /// Time that a message takes from node to node.
     pub network: Dur,
-    /// Time until the controller knows that a worker is gone.
+    /// Time until the others know that a node is gone or cannot be reached.
     pub detect: Dur,
-}
-
-/// Something that happens to a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Fault {
-    /// When.
-    pub at: Dur,
-    /// Which one, from 0.
-    pub worker: u32,
-    /// What; a crash where this is left out.
-    #[serde(default)]
-    pub kind: FaultKind,
-    /// After how long it is back; never where this is left out.
-    pub back_after: Option<Dur>,
-}
-
-/// What happens to a worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FaultKind {
-    /// It dies, and is noticed after [`Cluster::detect`]. It comes back empty, as another life.
-    #[default]
-    Crash,
-    /// The controller takes it for dead, and it lives: what runs there runs on until it is told to stop. It comes back as
-    /// it is.
-    FalseAlarm,
 }
 
 impl Default for Scenario {
@@ -172,6 +156,8 @@ impl Default for Scenario {
             cluster: Cluster::default(),
             policy: PoliciesConfig::default(),
             faults: Vec::new(),
+            random_faults: Faults::default(),
+            network: Network::default(),
         }
     }
 }
@@ -257,6 +243,17 @@ impl Scenario {
         Ok(CostModel::Roofline { model, hardware })
     }
 
+    /// What a node can send, and receive, in bulk a second; 0: without limit.
+    ///
+    /// # Errors
+    /// An unknown machine.
+    pub fn link_bandwidth(&self) -> Result<u64, SimError> {
+        Ok(match self.cost()? {
+            CostModel::Roofline { hardware, .. } => hardware.link,
+            CostModel::Affine(_) => 0,
+        })
+    }
+
     /// Whether the values make sense together.
     ///
     /// # Errors
@@ -289,9 +286,10 @@ impl Scenario {
             return Err(invalid("cluster.cluster-policies", &name, rule));
         }
         for fault in &self.faults {
-            within("fault.worker", fault.worker.into(), 0, u64::from(c.workers) - 1)?;
+            fault.validate(c)?;
         }
-        Ok(())
+        self.random_faults.random.validate()?;
+        self.network.validate()
     }
 }
 

@@ -14,6 +14,9 @@ use crate::scenario::{Lengths, Scenario, Workload};
 /// The model's name in a simulation.
 pub const MODEL: &str = "simulated";
 
+/// The process of the gateway, in request ids.
+pub const GATEWAY: u64 = 1;
+
 /// The token that ends an answer, outside of the bytes that prompts and answers are made of.
 pub const END: Token = 256;
 
@@ -78,7 +81,7 @@ pub fn arrivals(scenario: &Scenario) -> Vec<Arrival> {
         let sampling = Sampling { temperature: w.temperature, seed: number, ..Sampling::default() };
         let conversation = (number - 1) / u64::from(w.turns);
         let spec = RequestSpec {
-            id: RequestId::new(1, number),
+            id: RequestId::new(GATEWAY, number),
             attempt: Attempt(0),
             model: MODEL.into(),
             hashes: page_hashes(&print, scenario.cluster.page_tokens, &said).into(),

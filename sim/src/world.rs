@@ -13,16 +13,19 @@ use policies::placement::{self, PlacementConfig, WorkerInfo};
 use policies::policy::configured::configured;
 use policies::request::Token;
 use policies::session::SessionConfig;
-use policies::time::{Span, Time};
+use policies::time::Time;
 
 use crate::SimError;
-use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
+use crate::event::{Event, GatewayMsg, Outbox, WorkerMsg};
+use crate::network::{self, Addr, Network};
 use crate::node::{Controller, Gateway, Worker};
 use crate::queue::Queue;
 use crate::report::Report;
-use crate::scenario::{Cluster, FaultKind, Scenario};
+use crate::scenario::{Cluster, Fault, Scenario};
 use crate::trace::Trace;
 use crate::workload::{self, Arrival, MODEL};
+
+mod faults;
 
 /// A run that has ended.
 #[derive(Debug)]
@@ -33,6 +36,8 @@ pub struct Run {
     pub answers: BTreeMap<RequestId, Vec<Vec<Token>>>,
     /// Tokens that each worker that lived to the end has computed in prefill.
     pub prefilled: BTreeMap<WorkerId, u64>,
+    /// Messages that were lost with their links.
+    pub lost_messages: u64,
 }
 
 /// All nodes, and what is on its way between them.
@@ -45,7 +50,14 @@ pub struct World {
     out: Outbox,
     gateway: Gateway,
     controller: Controller,
+    /// Places for the gateway while that has no controller.
+    stand_in: Controller,
     workers: BTreeMap<WorkerId, Worker>,
+    network: Network,
+    /// Those that the scenario lists, and those drawn from its seed.
+    faults: Vec<Fault>,
+    /// The life of each worker that the controller, and the gateway's node, have met.
+    met: BTreeMap<(Addr, u32), WorkerId>,
     /// Lives that each worker has had.
     lives: Vec<u64>,
     /// Tokens drawn by workers that lived to say so.
@@ -62,19 +74,9 @@ impl World {
         let c = &scenario.cluster;
         let mut queue = Queue::default();
         (0..c.workers).for_each(|w| queue.push(Time::ZERO, Event::Start(w)));
-        for fault in &scenario.faults {
-            let at = Time::ZERO + Span::from(fault.at.get());
-            let (gone, back) = match fault.kind {
-                FaultKind::Crash => (Event::Crash(fault.worker), Event::Start(fault.worker)),
-                FaultKind::FalseAlarm => (Event::FalseAlarm(fault.worker), Event::Rejoin(fault.worker)),
-            };
-            queue.push(at, gone);
-            if let Some(after) = fault.back_after {
-                queue.push(at + Span::from(after.get()), back);
-            }
-        }
-        let policies: Vec<_> =
-            c.cluster_policies.iter().filter_map(|name| configured(name, &scenario.policy)).collect();
+        let mut faults = scenario.faults.clone();
+        faults.extend(scenario.random_faults.random.draw(scenario.seed, c.workers));
+        faults::schedule(&faults, &mut queue);
         let arrivals = workload::arrivals(scenario);
         for (index, arrival) in arrivals.iter().enumerate() {
             queue.push(arrival.at, Event::Arrive(index));
@@ -89,13 +91,17 @@ impl World {
             cost: scenario.cost()?,
             arrivals,
             queue,
-            out: Outbox::new(c.network.get().into()),
+            out: Outbox::new(),
             gateway: Gateway::new(
                 SessionConfig { retry_limit: c.retry_limit, backoff: c.retry_backoff.get().into() },
-                !policies.is_empty(),
+                !c.cluster_policies.is_empty(),
             ),
-            controller: Controller::new(placement_config(c, scenario.seed), policies),
+            controller: controller(scenario),
+            stand_in: Controller::stand_in(placement_config(c, scenario.seed)),
             workers: BTreeMap::new(),
+            network: Network::new(scenario, !faults.is_empty())?,
+            faults,
+            met: BTreeMap::new(),
             lives: vec![0; c.workers as usize],
             drawn: 0,
             trace: Trace::default(),
@@ -111,6 +117,7 @@ impl World {
         let seed = self.scenario.seed;
         let mut last = Time::ZERO;
         while let Some((now, event)) = self.queue.pop() {
+            let Some(event) = self.network.arrive(event) else { continue };
             // A timer of a request that is over is no event: it neither counts nor makes the run longer.
             if matches!(event, Event::Timer(id) | Event::Leave(id) | Event::Read(id) if !self.gateway.is_live(id))
             {
@@ -118,76 +125,111 @@ impl World {
             }
             last = now;
             self.trace.record(now, &event);
+            self.out.from = network::place(&event).unwrap_or(Addr::Gateway);
             self.apply(now, event).map_err(|broken| SimError::broken(broken, now, seed))?;
-            for (after, event) in self.out.sent.drain(..) {
-                self.queue.push(now + after, event);
-            }
+            self.network.take(now, &mut self.out, &mut self.queue);
         }
         self.nothing_left().map_err(|broken| SimError::broken(broken, last, seed))?;
+        let lost_messages = self.network.lost();
         let records = self.gateway.into_records();
         let tokens = |choice: &Vec<(Time, Token)>| choice.iter().map(|&(_, token)| token).collect();
         let prefilled =
             self.workers.iter().map(|(id, w)| (id.clone(), w.core().load().prefilled_tokens)).collect();
         let answers = records.iter().map(|(id, r)| (*id, r.answers.iter().map(tokens).collect())).collect();
-        Ok(Run { report: Report::new(seed, &records, self.drawn, last, self.trace), answers, prefilled })
+        Ok(Run {
+            report: Report::new(seed, &records, self.drawn, last, self.trace),
+            answers,
+            prefilled,
+            lost_messages,
+        })
     }
 
     fn apply(&mut self, now: Time, event: Event) -> Result<(), Broken> {
-        let (out, lives) = (&mut self.out, &self.lives);
+        let out = &mut self.out;
         match event {
             Event::Arrive(index) => {
                 let arrival = &self.arrivals[index];
+                if self.network.is_dead(Addr::Gateway) {
+                    self.gateway.refuse(now, &arrival.spec);
+                    return Ok(());
+                }
                 self.gateway.arrive(now, arrival.spec.clone(), arrival.reads.is_none(), out)
             }
             Event::Read(id) => self.gateway.read(now, id, out),
             Event::Leave(id) => self.gateway.leave(now, id, out),
             Event::Timer(id) => self.gateway.timer(now, id, out),
             Event::Gateway(message) => self.gateway.handle(now, message, out),
-            Event::Controller(message) => self.controller.handle(now, message, out),
+            Event::Controller(message) => {
+                self.meet(Addr::Controller, &message);
+                self.controller.handle(now, message, &mut self.out)
+            }
             Event::ControllerTick => self.controller.tick(now, out),
-            Event::Worker(id, message) => match (self.workers.get_mut(&id), message) {
-                (Some(worker), message) => worker.handle(now, message, out),
-                (None, WorkerMsg::Submit(spec)) => {
-                    out.send(Event::Gateway(GatewayMsg::Unreachable(spec.id, id)));
-                    Ok(())
+            Event::StandIn(message) => {
+                self.meet(Addr::Gateway, &message);
+                self.stand_in.handle(now, message, &mut self.out)
+            }
+            Event::StandInTick => self.stand_in.tick(now, out),
+            Event::Worker(id, message) => self.worker(now, id, message),
+            Event::StepDone(id, outcome) => {
+                let here = life(&self.lives, network::index_of(&id));
+                match self.workers.get_mut(&here).filter(|worker| worker.was(&id)) {
+                    Some(worker) => {
+                        self.drawn += outcome.drawn.len() as u64;
+                        worker.step_done(now, &outcome, out)
+                    }
+                    None => Ok(()),
                 }
-                // There is nothing to stop, nor to go on, at a worker that is gone.
-                (
-                    None,
-                    WorkerMsg::Cancel(..)
-                    | WorkerMsg::CancelChoice(..)
-                    | WorkerMsg::Grant(..)
-                    | WorkerMsg::Resync,
-                ) => Ok(()),
-            },
-            Event::StepDone(id, outcome) => match self.workers.get_mut(&id) {
-                Some(worker) => {
-                    self.drawn += outcome.drawn.len() as u64;
-                    worker.step_done(now, &outcome, out)
-                }
-                None => Ok(()),
-            },
-            Event::Crash(index) => {
-                let id = life(lives, index);
-                if self.workers.remove(&id).is_some() {
-                    let detect = self.scenario.cluster.detect.get().into();
-                    out.after(detect, Event::Controller(ControllerMsg::Left(id)));
-                }
-                Ok(())
             }
             Event::Start(index) => {
                 self.start(index);
                 Ok(())
             }
-            Event::FalseAlarm(index) => {
-                out.send(Event::Controller(ControllerMsg::Left(life(lives, index))));
-                Ok(())
-            }
             Event::Rejoin(index) => {
-                let id = life(lives, index);
-                self.join(id);
+                self.rejoin(index);
                 Ok(())
             }
+            Event::Crash(index) => {
+                self.crash(now, Addr::Worker(index));
+                Ok(())
+            }
+            Event::FalseAlarm(index) => {
+                self.false_alarm(index);
+                Ok(())
+            }
+            Event::Fault(_)
+            | Event::FaultOver(_)
+            | Event::Notice { .. }
+            | Event::Relink(..)
+            | Event::Flow(_)
+            | Event::Wire(_) => {
+                self.fault(now, event);
+                Ok(())
+            }
+        }
+    }
+
+    /// A message reaches the node of a worker.
+    fn worker(&mut self, now: Time, id: WorkerId, message: WorkerMsg) -> Result<(), Broken> {
+        let here = life(&self.lives, network::index_of(&id));
+        match (self.workers.get_mut(&here), message) {
+            // Placed on a life of it that is over: whoever placed it had not heard yet.
+            (worker, WorkerMsg::Submit(spec)) if worker.is_none() || here != id => {
+                self.out.send(Event::Gateway(GatewayMsg::Unreachable(spec.id, id)));
+                Ok(())
+            }
+            // All else is for the node, whichever life of it.
+            (Some(worker), message) => worker.handle(now, message, &mut self.out),
+            // There is nothing to stop, nor to go on, at a worker that is gone.
+            (
+                None,
+                WorkerMsg::Submit(_)
+                | WorkerMsg::Cancel(..)
+                | WorkerMsg::CancelChoice(..)
+                | WorkerMsg::Grant(..)
+                | WorkerMsg::Resync
+                | WorkerMsg::GatewayLeft
+                | WorkerMsg::PeerLost(_),
+            ) => Ok(()),
         }
     }
 
@@ -197,6 +239,7 @@ impl World {
             return;
         }
         self.lives[index as usize] += 1;
+        let again = self.lives[index as usize] > 1;
         let id = life(&self.lives, index);
         let config = BatchConfig {
             max_batch_tokens: c.max_batch_tokens,
@@ -208,47 +251,64 @@ impl World {
             ..BatchConfig::sized(c.page_tokens, c.pages, c.max_context, workload::fingerprint())
         };
         let model = workload::model(&self.scenario.workload);
-        self.workers.insert(id.clone(), Worker::new(id.clone(), config, model, self.cost));
-        self.join(id);
+        self.workers.insert(id.clone(), Worker::new(id, config, model, self.cost));
+        match again {
+            // It says what it offers over each link that it has.
+            true => self.started(Addr::Worker(index)),
+            false => self.rejoin(index),
+        }
     }
 
-    /// A worker that lives tells the controller what it offers.
-    fn join(&mut self, id: WorkerId) {
-        if let Some(worker) = self.workers.get(&id) {
-            let info = WorkerInfo::unified(
-                id,
-                MODEL.into(),
-                worker.core().config().window(),
-                self.scenario.cluster.max_requests,
-                self.scenario.cluster.page_tokens,
-            );
-            self.out.send(Event::Controller(ControllerMsg::Joined(info)));
-        }
+    /// What a worker that lives tells others of itself.
+    fn offer(&self, index: u32) -> Option<WorkerInfo> {
+        let id = life(&self.lives, index);
+        let worker = self.workers.get(&id)?;
+        Some(WorkerInfo::unified(
+            id,
+            MODEL.into(),
+            worker.core().config().window(),
+            self.scenario.cluster.max_requests,
+            self.scenario.cluster.page_tokens,
+        ))
     }
 
     /// The leak check: whatever happened, nothing is held anywhere when it is over.
     fn nothing_left(&self) -> Result<(), Broken> {
-        let core = self.controller.core();
+        let stands_still = |node| self.network.is_frozen(node) || self.network.is_dead(node);
         ensure_invariant!(
-            self.gateway.live() == 0 && core.booked() == 0 && core.queued() == 0 && core.consulting() == 0,
+            self.gateway.live() == 0 || stands_still(Addr::Gateway),
             "sim_requests_end",
-            "{} sessions live, {} requests are booked, {} wait, {} are asked about",
-            self.gateway.live(),
-            core.booked(),
-            core.queued(),
-            core.consulting()
+            "{} sessions live",
+            self.gateway.live()
         );
-        for row in core.workers() {
+        for (node, controller) in [(Addr::Controller, &self.controller), (Addr::Gateway, &self.stand_in)] {
+            if stands_still(node) {
+                continue;
+            }
+            let core = controller.core();
             ensure_invariant!(
-                row.booked == 0 && row.booked_tokens == 0,
+                core.booked() == 0 && core.queued() == 0 && core.consulting() == 0,
                 "sim_bookings_end",
-                "{}: {} requests, {} tokens",
-                row.info.id,
-                row.booked,
-                row.booked_tokens
+                "at the {node:?}: {} requests are booked, {} wait, {} are asked about",
+                core.booked(),
+                core.queued(),
+                core.consulting()
             );
+            for row in core.workers() {
+                ensure_invariant!(
+                    row.booked == 0 && row.booked_tokens == 0,
+                    "sim_bookings_end",
+                    "at the {node:?}: {} requests, {} tokens on {}",
+                    row.booked,
+                    row.booked_tokens,
+                    row.info.id
+                );
+            }
         }
         for (id, worker) in &self.workers {
+            if stands_still(Addr::Worker(network::index_of(id))) {
+                continue;
+            }
             let load = worker.core().load();
             ensure_invariant!(
                 worker.core().is_idle()
@@ -266,6 +326,13 @@ impl World {
 fn life(lives: &[u64], index: u32) -> WorkerId {
     // Padded, so that names sort by number.
     WorkerId::new(format!("w{index:05}").into(), lives[index as usize])
+}
+
+/// A controller that has just started.
+fn controller(scenario: &Scenario) -> Controller {
+    let names = &scenario.cluster.cluster_policies;
+    let policies = names.iter().filter_map(|name| configured(name, &scenario.policy)).collect();
+    Controller::new(placement_config(&scenario.cluster, scenario.seed), policies)
 }
 
 fn placement_config(cluster: &Cluster, seed: u64) -> PlacementConfig {

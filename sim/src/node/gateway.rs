@@ -10,6 +10,7 @@ use policies::request::{RequestSpec, Token};
 use policies::session::{Failure, Session, SessionConfig, SessionEffect};
 use policies::time::Time;
 
+use super::places::Places;
 use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
 
 /// How a request ended.
@@ -40,6 +41,21 @@ pub struct Record {
     pub end: Option<(Time, Outcome)>,
 }
 
+impl Record {
+    /// Of a request that has just come.
+    fn new(now: Time, spec: &RequestSpec) -> Self {
+        Self {
+            arrived: now,
+            prompt_tokens: spec.prompt.len() as u32,
+            cached_tokens: None,
+            answers: vec![Vec::new(); spec.choices()],
+            retries: 0,
+            preemptions: 0,
+            end: None,
+        }
+    }
+}
+
 /// The simulated gateway.
 #[derive(Debug)]
 pub struct Gateway {
@@ -50,6 +66,7 @@ pub struct Gateway {
     records: BTreeMap<RequestId, Record>,
     /// Live requests whose clients read nothing yet.
     stalled: BTreeSet<RequestId>,
+    places: Places,
 }
 
 impl Gateway {
@@ -62,6 +79,7 @@ impl Gateway {
             sessions: BTreeMap::new(),
             records: BTreeMap::new(),
             stalled: BTreeSet::new(),
+            places: Places::new(),
         }
     }
 
@@ -80,16 +98,7 @@ impl Gateway {
         if !reads {
             self.stalled.insert(id);
         }
-        let record = Record {
-            arrived: now,
-            prompt_tokens: spec.prompt.len() as u32,
-            cached_tokens: None,
-            answers: vec![Vec::new(); spec.choices()],
-            retries: 0,
-            preemptions: 0,
-            end: None,
-        };
-        self.records.insert(id, record);
+        self.records.insert(id, Record::new(now, &spec));
         out.after(spec.deadline.since(now), Event::Timer(id));
         self.sessions.insert(id, Session::new(spec, self.config));
         self.with(now, id, out, |session, fx| session.start(now, fx))
@@ -134,15 +143,50 @@ impl Gateway {
                 self.with(now, request, out, |s, fx| s.placed(now, attempt, plan, fx))
             }
             GatewayMsg::Placement(PlacementEffect::Rejected { request, attempt, reason }) => {
-                self.with(now, request, out, |s, fx| s.rejected(now, attempt, reason, fx))
+                let again = self.places.is_own_choice_next(request, &reason);
+                self.with(now, request, out, |s, fx| {
+                    let before = fx.len();
+                    if again && attempt == s.spec().attempt {
+                        s.ask_again(now, fx);
+                    }
+                    if fx.len() == before {
+                        s.rejected(now, attempt, reason, fx);
+                    }
+                })?;
+                self.places.was_rejected();
+                Ok(())
             }
-            GatewayMsg::Placement(PlacementEffect::Lost { request, worker, .. })
-            | GatewayMsg::Unreachable(request, worker) => {
+            GatewayMsg::Placement(PlacementEffect::Lost { request, attempt, worker }) => {
+                let hearsay = self.places.is_hearsay(request, &worker.node);
+                self.with(now, request, out, |s, fx| {
+                    if attempt == s.spec().attempt && !hearsay {
+                        s.worker_lost(now, &worker, fx);
+                    }
+                })
+            }
+            GatewayMsg::Unreachable(request, worker) => {
                 self.with(now, request, out, |s, fx| s.worker_lost(now, &worker, fx))
+            }
+            GatewayMsg::NodeLost(node, known) => {
+                self.places.node_lost(node.clone());
+                self.each(now, out, |session, fx| {
+                    let there = session.worker().filter(|worker| worker.node == node).cloned();
+                    for worker in known.iter().chain(&there) {
+                        session.worker_lost(now, worker, fx);
+                    }
+                })
+            }
+            GatewayMsg::NodeFound(node) => {
+                self.places.node_found(&node);
+                Ok(())
+            }
+            GatewayMsg::ControllerLost | GatewayMsg::ControllerFound => {
+                self.places.controller(matches!(message, GatewayMsg::ControllerFound));
+                self.each(now, out, |session, fx| session.ask_again(now, fx))
             }
             GatewayMsg::Accepted(request, attempt) => {
                 if self.tells_accepted {
-                    out.send(Event::Controller(ControllerMsg::Accepted(request, attempt)));
+                    self.places.tell(request, ControllerMsg::Accepted(request, attempt), out);
                 }
                 self.with(now, request, out, |s, fx| s.accepted(now, attempt, fx))
             }
@@ -181,6 +225,36 @@ impl Gateway {
         }
     }
 
+    /// Calls every session.
+    fn each(
+        &mut self,
+        now: Time,
+        out: &mut Outbox,
+        call: impl Fn(&mut Session, &mut Vec<SessionEffect>),
+    ) -> Result<(), Broken> {
+        let live: Vec<RequestId> = self.sessions.keys().copied().collect();
+        live.into_iter().try_for_each(|id| self.with(now, id, out, &call))
+    }
+
+    /// The gateway dies, and all requests with it.
+    pub fn crash(&mut self, now: Time) {
+        let failure = || Failure::Unavailable("the gateway died".into());
+        for id in std::mem::take(&mut self.sessions).into_keys() {
+            if let Some(record) = self.records.get_mut(&id) {
+                record.end = Some((now, Outcome::Failed(failure())));
+            }
+        }
+        self.stalled.clear();
+        self.places = Places::new();
+    }
+
+    /// A request arrives while the gateway is dead.
+    pub fn refuse(&mut self, now: Time, spec: &RequestSpec) {
+        let failure = Failure::Unavailable("the gateway is dead".into());
+        let end = Some((now, Outcome::Failed(failure)));
+        self.records.insert(spec.id, Record { end, ..Record::new(now, spec) });
+    }
+
     /// Calls a session, if it is still there, and carries out what it wants.
     fn with(
         &mut self,
@@ -214,12 +288,10 @@ impl Gateway {
         record.retries = session.retries();
         for effect in fx {
             match effect {
-                SessionEffect::Place(request) => out.send(Event::Controller(ControllerMsg::Place(request))),
-                SessionEffect::Release { request, attempt } => {
-                    out.send(Event::Controller(ControllerMsg::Release(request, attempt)));
-                }
+                SessionEffect::Place(request) => self.places.ask(request, out),
+                SessionEffect::Release { request, attempt } => self.places.release(request, attempt, out),
                 SessionEffect::Prefilled { request, attempt } => {
-                    out.send(Event::Controller(ControllerMsg::Prefilled(request, attempt)));
+                    self.places.tell(request, ControllerMsg::Prefilled(request, attempt), out);
                 }
                 // No pages travel here, so no plan has another worker for the prompt.
                 SessionEffect::Submit { worker, prefill: _, spec } => {
@@ -251,6 +323,7 @@ impl Gateway {
         if record.end.is_some() {
             self.sessions.remove(&id);
             self.stalled.remove(&id);
+            self.places.forget(id);
         }
         Ok(())
     }

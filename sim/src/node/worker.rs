@@ -1,5 +1,7 @@
 //! A worker: [`policies::batch`] over the fake engine's pages, a step at a time.
 
+use std::collections::BTreeSet;
+
 use config::ids::WorkerId;
 use policies::batch::{Batch, BatchConfig, BatchEffect};
 use policies::cost::CostModel;
@@ -19,6 +21,8 @@ pub struct Worker {
     cost: CostModel,
     /// Messages about pages so far.
     kv_messages: u64,
+    /// Names that it had before, in this life of its process.
+    former: Vec<WorkerId>,
 }
 
 impl Worker {
@@ -26,7 +30,24 @@ impl Worker {
     #[must_use]
     pub fn new(id: WorkerId, config: BatchConfig, model: FakeModel, cost: CostModel) -> Self {
         let pages = FakePages::new(model, config.pages, config.page_tokens);
-        Self { id, core: Batch::new(config), pages, cost, kv_messages: 0 }
+        Self { id, core: Batch::new(config), pages, cost, kv_messages: 0, former: Vec::new() }
+    }
+
+    /// It was cut off from all others, who have given up what it did: it goes on as a new one, with the pages that it has.
+    pub fn renew(&mut self, id: WorkerId) {
+        self.former.push(std::mem::replace(&mut self.id, id));
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn id(&self) -> &WorkerId {
+        &self.id
+    }
+
+    /// Whether this process has, or had, that name.
+    #[must_use]
+    pub fn was(&self, id: &WorkerId) -> bool {
+        self.id == *id || self.former.contains(id)
     }
 
     /// A message came.
@@ -58,6 +79,16 @@ impl Worker {
                 let (id, pages) = (self.id.clone(), self.core.kv_snapshot());
                 out.send(Event::Controller(ControllerMsg::KvSnapshot(id, self.kv_messages, pages)));
             }
+            WorkerMsg::GatewayLeft => {
+                let core = &self.core;
+                let theirs = core.running().chain(core.waiting()).chain(core.paused());
+                let theirs: BTreeSet<_> = theirs.map(|view| (view.seq.request, view.seq.attempt)).collect();
+                for (request, attempt) in theirs {
+                    self.core.cancel(now, request, attempt);
+                }
+            }
+            // No pages travel here.
+            WorkerMsg::PeerLost(_) => {}
         }
         self.go_on(now, Vec::new(), out)?;
         // No step may follow to report that there is room.
