@@ -123,7 +123,13 @@ impl World {
             {
                 continue;
             }
-            last = now;
+            // A tick for what waits no more neither.
+            let idle = match &event {
+                Event::ControllerTick => self.controller.core().next_deadline().is_none(),
+                Event::StandInTick => self.stand_in.core().next_deadline().is_none(),
+                _ => false,
+            };
+            last = if idle { last } else { now };
             self.trace.record(now, &event);
             self.out.from = network::place(&event).unwrap_or(Addr::Gateway);
             self.apply(now, event).map_err(|broken| SimError::broken(broken, now, seed))?;
