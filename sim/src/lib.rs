@@ -18,6 +18,7 @@ pub mod queue;
 pub mod node;
 pub mod world;
 
+pub mod checks;
 pub mod report;
 pub mod seeds;
 pub mod trace;

@@ -38,6 +38,8 @@ pub struct Scenario {
     pub random_faults: Faults,
     /// What is between the nodes.
     pub network: Network,
+    /// Hold each token of an answer against what the model says. Costs a hash of each prompt.
+    pub check_answers: bool,
 }
 
 /// Requests of clients, arriving as a Poisson process.
@@ -158,6 +160,7 @@ impl Default for Scenario {
             faults: Vec::new(),
             random_faults: Faults::default(),
             network: Network::default(),
+            check_answers: true,
         }
     }
 }

@@ -27,6 +27,9 @@ use crate::workload::{self, Arrival, MODEL};
 
 mod faults;
 
+/// Events between two looks at everything, at least.
+const CHECK_EVERY: u64 = 4096;
+
 /// A run that has ended.
 #[derive(Debug)]
 pub struct Run {
@@ -58,6 +61,8 @@ pub struct World {
     faults: Vec<Fault>,
     /// The life of each worker that the controller, and the gateway's node, have met.
     met: BTreeMap<(Addr, u32), WorkerId>,
+    /// Events until the next look at everything.
+    next_check: u64,
     /// Lives that each worker has had.
     lives: Vec<u64>,
     /// Tokens drawn by workers that lived to say so.
@@ -87,21 +92,26 @@ impl World {
                 queue.push(at, Event::Read(arrival.spec.id));
             }
         }
+        let mut gateway = Gateway::new(
+            SessionConfig { retry_limit: c.retry_limit, backoff: c.retry_backoff.get().into() },
+            !c.cluster_policies.is_empty(),
+        );
+        if scenario.check_answers {
+            gateway.check_answers(workload::model(&scenario.workload));
+        }
         Ok(Self {
             cost: scenario.cost()?,
             arrivals,
             queue,
             out: Outbox::new(),
-            gateway: Gateway::new(
-                SessionConfig { retry_limit: c.retry_limit, backoff: c.retry_backoff.get().into() },
-                !c.cluster_policies.is_empty(),
-            ),
+            gateway,
             controller: controller(scenario),
             stand_in: Controller::stand_in(placement_config(c, scenario.seed)),
             workers: BTreeMap::new(),
             network: Network::new(scenario, !faults.is_empty())?,
             faults,
             met: BTreeMap::new(),
+            next_check: 0,
             lives: vec![0; c.workers as usize],
             drawn: 0,
             trace: Trace::default(),
@@ -132,7 +142,8 @@ impl World {
             last = if idle { last } else { now };
             self.trace.record(now, &event);
             self.out.from = network::place(&event).unwrap_or(Addr::Gateway);
-            self.apply(now, event).map_err(|broken| SimError::broken(broken, now, seed))?;
+            let applied = self.apply(now, event).and_then(|()| self.check());
+            applied.map_err(|broken| SimError::broken(broken, now, seed))?;
             self.network.take(now, &mut self.out, &mut self.queue);
         }
         self.nothing_left().map_err(|broken| SimError::broken(broken, last, seed))?;
@@ -276,6 +287,18 @@ impl World {
             self.scenario.cluster.max_requests,
             self.scenario.cluster.page_tokens,
         ))
+    }
+
+    /// What is too dear to look at after each event: where no link can break, each request at a worker is booked there.
+    fn check(&mut self) -> Result<(), Broken> {
+        if self.network.links().is_some() || self.trace.events() < self.next_check {
+            return Ok(());
+        }
+        self.next_check = self.trace.events() + CHECK_EVERY.max(16 * self.gateway.live() as u64);
+        let core = self.controller.core();
+        let lost = self.gateway.at_workers().find(|id| !core.is_booked(*id));
+        ensure_invariant!(lost.is_none(), "sim_requests_at_workers_are_booked", "{lost:?} is not");
+        Ok(())
     }
 
     /// The leak check: whatever happened, nothing is held anywhere when it is over.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use config::ids::RequestId;
 use policies::batch::{BatchEffect, TokenEvent};
+use policies::cost::fake::FakeModel;
 use policies::invariant::Broken;
 use policies::placement::PlacementEffect;
 use policies::request::{RequestSpec, Token};
@@ -11,6 +12,7 @@ use policies::session::{Failure, Session, SessionConfig, SessionEffect};
 use policies::time::Time;
 
 use super::places::Places;
+use crate::checks::Truth;
 use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
 
 /// How a request ended.
@@ -67,6 +69,8 @@ pub struct Gateway {
     /// Live requests whose clients read nothing yet.
     stalled: BTreeSet<RequestId>,
     places: Places,
+    /// What clients have to be told, where that is checked.
+    truth: Option<Truth>,
 }
 
 impl Gateway {
@@ -80,7 +84,13 @@ impl Gateway {
             records: BTreeMap::new(),
             stalled: BTreeSet::new(),
             places: Places::new(),
+            truth: None,
         }
+    }
+
+    /// From now on each token is held against what this model says.
+    pub fn check_answers(&mut self, model: FakeModel) {
+        self.truth = Some(Truth::new(model));
     }
 
     /// A request arrives, from a client that reads what it gets at once or, for now, not at all.
@@ -99,6 +109,9 @@ impl Gateway {
             self.stalled.insert(id);
         }
         self.records.insert(id, Record::new(now, &spec));
+        if let Some(truth) = &mut self.truth {
+            truth.begins(&spec);
+        }
         out.after(spec.deadline.since(now), Event::Timer(id));
         self.sessions.insert(id, Session::new(spec, self.config));
         self.with(now, id, out, |session, fx| session.start(now, fx))
@@ -307,6 +320,9 @@ impl Gateway {
                     out.send(Event::Worker(worker, WorkerMsg::Grant(request, attempt, choice, upto)));
                 }
                 SessionEffect::Deliver(event) => {
+                    if let Some(truth) = &mut self.truth {
+                        truth.tells(session.spec(), &event)?;
+                    }
                     record.cached_tokens.get_or_insert(event.cached_tokens);
                     record.answers[event.seq.choice as usize].push((now, event.token));
                 }
@@ -324,6 +340,9 @@ impl Gateway {
             self.sessions.remove(&id);
             self.stalled.remove(&id);
             self.places.forget(id);
+            if let Some(truth) = &mut self.truth {
+                truth.ends(id);
+            }
         }
         Ok(())
     }
@@ -332,6 +351,11 @@ impl Gateway {
     #[must_use]
     pub fn is_live(&self, id: RequestId) -> bool {
         self.sessions.contains_key(&id)
+    }
+
+    /// Requests that a worker has, or is being sent.
+    pub fn at_workers(&self) -> impl Iterator<Item = RequestId> {
+        self.sessions.iter().filter(|(_, session)| session.worker().is_some()).map(|(id, _)| *id)
     }
 
     /// Requests that have not ended.
