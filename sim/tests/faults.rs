@@ -4,6 +4,7 @@ use std::path::Path;
 
 use config::Dur;
 use policies::cost::fake::FakeModel;
+use policies::rng::Rng;
 use sim::network::Addr;
 use sim::scenario::{Fault, FaultKind, Faults, NodeName, RandomFaults};
 use sim::workload::{END, arrivals};
@@ -216,6 +217,50 @@ fn hold(n: u64) {
     let sum = |of: fn(&sim::Report) -> u64| reports.iter().map(of).sum::<u64>();
     assert!(sum(|r| r.retries) > 2 * n, "the faults hit nothing");
     assert!(sum(|r| r.finished) > 80 * n, "{} of {} finished", sum(|r| r.finished), 100 * n);
+}
+
+/// A storm over a cluster of another shape for each seed: little memory or much, one worker or several, clients that
+/// stall and leave, answers of several choices, faults that outlast a queue's patience.
+fn shape(seed: u64) -> Scenario {
+    let mut rng = Rng::new(seed);
+    let mut up_to = |most: u64| rng.below(most + 1) as u32;
+    let mut s = Scenario { seed, ..storm() };
+    let (w, c) = (&mut s.workload, &mut s.cluster);
+    (w.requests, w.choices, w.end_every) = (60, 1 + up_to(2), 20 * up_to(2));
+    (w.leave, w.stall) = (0.1 * f64::from(up_to(2)), 0.2 * f64::from(up_to(1)));
+    (w.stall_for, w.deadline) = (Dur::from_secs(2), Dur::from_secs(10 + u64::from(up_to(20))));
+    (c.workers, c.pages, c.credit) = (1 + up_to(5), 24 + up_to(80), 16 * up_to(2));
+    (c.max_requests, c.max_waiting, c.queue_limit) = (2 + up_to(14), 2 + up_to(14), 4 + up_to(60));
+    (c.retry_limit, c.queue_timeout) = (1 + up_to(9), Dur::from_secs(1 + u64::from(up_to(9))));
+    let lists: [&[&str]; 4] =
+        [&[], &["cache-aware"], &["session-affinity"], &["cache-aware", "session-affinity"]];
+    let list = lists[up_to(3) as usize];
+    c.cluster_policies = list.iter().map(|name| (*name).to_owned()).collect();
+    if list.contains(&"session-affinity") {
+        (w.turns, w.think) = (3, Dur::from_secs(1));
+    }
+    (c.detect, s.network.relink) =
+        (Dur::from_millis(20 + u64::from(up_to(500))), Dur::from_millis(up_to(300).into()));
+    s.network.jitter = Dur::from_millis(up_to(20).into());
+    s.network.loss = 0.01 * f64::from(up_to(1));
+    let r = &mut s.random_faults.random;
+    (r.crashes, r.freezes, r.partitions, r.resets) = (up_to(5), up_to(5), up_to(5), up_to(5));
+    (r.slow_nodes, r.slow_links) = (up_to(2), up_to(2));
+    r.lasting = Dur::from_millis(50 + u64::from(up_to(3000)));
+    s
+}
+
+#[test]
+fn storms_hold_over_clusters_of_any_shape() {
+    (0..40).for_each(|seed| drop(run(&shape(seed)).unwrap_or_else(|e| panic!("seed {seed}: {e}"))));
+}
+
+/// As [`a_thousand_seeds_of_a_storm_hold`].
+#[test]
+#[ignore = "minutes"]
+fn storms_hold_over_thousands_of_clusters_of_any_shape() {
+    let failed: Vec<_> = (0..5000).filter_map(|seed| run(&shape(seed)).err().map(|e| (seed, e))).collect();
+    assert!(failed.is_empty(), "{} fail: {:#?}", failed.len(), &failed[..failed.len().min(12)]);
 }
 
 #[test]
