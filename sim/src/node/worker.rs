@@ -1,5 +1,7 @@
 //! A worker: [`policies::batch`] over the fake engine's pages, a step at a time.
 
+use std::collections::BTreeSet;
+
 use config::WorkerRole;
 use config::ids::WorkerId;
 use policies::batch::{Batch, BatchConfig, BatchEffect};
@@ -57,6 +59,8 @@ pub struct Worker {
     orderer: Orderer,
     /// Tokens of the step under way.
     step_tokens: usize,
+    /// Names that it had before, in this life of its process.
+    former: Vec<WorkerId>,
 }
 
 impl Worker {
@@ -69,7 +73,22 @@ impl Worker {
         let mut core = Batch::new(batch);
         let orderer = Orderer::new(&orders, &mut core);
         let transfers = Transfers::new(handoff, layout, budget, link);
-        Self { info, core, pages, cost, kv_messages: 0, transfers, orderer, step_tokens: 0 }
+        let former = Vec::new();
+        Self { info, core, pages, cost, kv_messages: 0, transfers, orderer, step_tokens: 0, former }
+    }
+
+    /// It was cut off from all others, who have given up what it did: it goes on as a new one, with the pages that it has.
+    pub fn renew(&mut self, id: WorkerId) {
+        if let Some(kv) = &mut self.info.kv {
+            kv.address = id.to_string();
+        }
+        self.former.push(std::mem::replace(&mut self.info.id, id));
+    }
+
+    /// Whether this process has, or had, that name.
+    #[must_use]
+    pub fn was(&self, id: &WorkerId) -> bool {
+        self.info.id == *id || self.former.contains(id)
     }
 
     /// A message came.
@@ -103,11 +122,22 @@ impl Worker {
                 out.send(Event::Controller(ControllerMsg::KvSnapshot(id, self.kv_messages, pages)));
             }
             WorkerMsg::Kv(mail) => self.mail(now, *mail, out)?,
-            WorkerMsg::KvLost(peer) => {
-                let (transfers, mut side) = self.transfers(now, out);
-                transfers.lost(&peer, &mut side)?;
-            }
             WorkerMsg::SetRole(role) => self.set_role(role, out),
+            WorkerMsg::GatewayLeft => {
+                let core = &self.core;
+                let theirs = core.running().chain(core.waiting()).chain(core.paused());
+                let theirs = theirs.map(|view| (view.seq.request, view.seq.attempt));
+                // What is computed for another worker is that one's, who hears of it from its own link to the gateway.
+                let own = theirs.filter(|id| !self.transfers.sends(*id));
+                let all: BTreeSet<Id> = own.chain(self.transfers.awaited()).collect();
+                for (request, attempt) in all {
+                    self.core.cancel(now, request, attempt);
+                }
+            }
+            WorkerMsg::PeerLost(node) => {
+                let (transfers, mut side) = self.transfers(now, out);
+                transfers.lost(&node, &mut side)?;
+            }
         }
         self.go_on(now, Vec::new(), out)?;
         // No step may follow to report that there is room.
@@ -222,7 +252,7 @@ impl Worker {
         let next = (role != self.info.role).then_some(role);
         if self.info.switchable && self.info.switching_to != next {
             self.info.switching_to = next;
-            out.send(Event::Controller(ControllerMsg::Joined(self.info.clone())));
+            self.tell_role(out);
         }
     }
 
@@ -232,8 +262,14 @@ impl Worker {
             && self.core.load().requests == 0
         {
             (self.info.role, self.info.switching_to) = (role, None);
-            out.send(Event::Controller(ControllerMsg::Joined(self.info.clone())));
+            self.tell_role(out);
         }
+    }
+
+    /// As live, all hear of it, also who places while there is no controller.
+    fn tell_role(&self, out: &mut Outbox) {
+        out.send(Event::Controller(ControllerMsg::Joined(self.info.clone())));
+        out.send(Event::StandIn(ControllerMsg::Joined(self.info.clone())));
     }
 
     /// Lets go of what is kept for conversations whose next turn does not come any more.
@@ -263,12 +299,6 @@ impl Worker {
     #[must_use]
     pub fn has_transfer(&self, id: Id) -> bool {
         self.transfers.has(id)
-    }
-
-    /// Whether a transfer with that worker is under way.
-    #[must_use]
-    pub fn has_transfers_with(&self, peer: &WorkerId) -> bool {
-        self.transfers.are_with(peer)
     }
 
     /// The core, to look at.
