@@ -13,10 +13,11 @@ use policies::placement::{self, PlacementConfig, WorkerInfo};
 use policies::policy::configured::configured;
 use policies::request::Token;
 use policies::session::SessionConfig;
+use policies::step::StepOutcome;
 use policies::time::Time;
 
 use crate::SimError;
-use crate::event::{Event, GatewayMsg, Outbox, WorkerMsg};
+use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
 use crate::network::{self, Addr, Network};
 use crate::node::{Controller, Gateway, Worker};
 use crate::queue::Queue;
@@ -187,16 +188,7 @@ impl World {
             }
             Event::StandInTick => self.stand_in.tick(now, out),
             Event::Worker(id, message) => self.worker(now, id, message),
-            Event::StepDone(id, outcome) => {
-                let here = life(&self.lives, network::index_of(&id));
-                match self.workers.get_mut(&here).filter(|worker| worker.was(&id)) {
-                    Some(worker) => {
-                        self.drawn += outcome.drawn.len() as u64;
-                        worker.step_done(now, &outcome, out)
-                    }
-                    None => Ok(()),
-                }
-            }
+            Event::StepDone(id, outcome) => self.step_done(now, &id, &outcome),
             Event::Start(index) => {
                 self.start(index);
                 Ok(())
@@ -227,10 +219,13 @@ impl World {
 
     /// A message reaches the node of a worker.
     fn worker(&mut self, now: Time, id: WorkerId, message: WorkerMsg) -> Result<(), Broken> {
+        if let Some(worker) = self.workers.get_mut(&id) {
+            return worker.handle(now, message, &mut self.out);
+        }
         let here = life(&self.lives, network::index_of(&id));
         match (self.workers.get_mut(&here), message) {
             // Placed on a life of it that is over: whoever placed it had not heard yet.
-            (worker, WorkerMsg::Submit(spec)) if worker.is_none() || here != id => {
+            (_, WorkerMsg::Submit(spec)) => {
                 self.out.send(Event::Gateway(GatewayMsg::Unreachable(spec.id, id)));
                 Ok(())
             }
@@ -239,8 +234,7 @@ impl World {
             // There is nothing to stop, nor to go on, at a worker that is gone.
             (
                 None,
-                WorkerMsg::Submit(_)
-                | WorkerMsg::Cancel(..)
+                WorkerMsg::Cancel(..)
                 | WorkerMsg::CancelChoice(..)
                 | WorkerMsg::Grant(..)
                 | WorkerMsg::Resync
@@ -248,6 +242,29 @@ impl World {
                 | WorkerMsg::PeerLost(_),
             ) => Ok(()),
         }
+    }
+
+    /// The engine of a worker has run a step, for the process that began it.
+    fn step_done(&mut self, now: Time, id: &WorkerId, outcome: &StepOutcome) -> Result<(), Broken> {
+        let id = match self.workers.contains_key(id) {
+            true => id.clone(),
+            false => {
+                let here = life(&self.lives, network::index_of(id));
+                match self.workers.get(&here).is_some_and(|worker| worker.was(id)) {
+                    true => here,
+                    false => return Ok(()),
+                }
+            }
+        };
+        let Some(worker) = self.workers.get_mut(&id) else { return Ok(()) };
+        self.drawn += outcome.drawn.len() as u64;
+        worker.step_done(now, outcome, &mut self.out)?;
+        // As live, where a beat tells every node: whoever has no controller looks at it.
+        if self.network.links().is_some_and(|links| !links.sees(Addr::Gateway, Addr::Controller)) {
+            let load = worker.core().load();
+            self.out.send(Event::StandIn(ControllerMsg::Load(id, load)));
+        }
+        Ok(())
     }
 
     fn start(&mut self, index: u32) {

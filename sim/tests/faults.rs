@@ -216,6 +216,7 @@ fn hold(n: u64) {
     assert_eq!(reports.len() as u64, n);
     let sum = |of: fn(&sim::Report) -> u64| reports.iter().map(of).sum::<u64>();
     assert!(sum(|r| r.retries) > 2 * n, "the faults hit nothing");
+    eprintln!("{} {}", sum(|r| r.finished), sum(|r| r.failed.get("deadline").copied().unwrap_or(0)));
     assert!(sum(|r| r.finished) > 80 * n, "{} of {} finished", sum(|r| r.finished), 100 * n);
 }
 
