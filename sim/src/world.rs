@@ -106,7 +106,7 @@ impl World {
             out: Outbox::new(),
             gateway,
             controller: controller(scenario),
-            stand_in: Controller::stand_in(placement_config(c, scenario.seed)),
+            stand_in: Controller::stand_in(&placement_config(c, scenario.seed)),
             workers: BTreeMap::new(),
             network: Network::new(scenario, &kinds.machines(), !faults.is_empty()),
             kinds,
@@ -248,7 +248,7 @@ impl World {
             | Event::Relink(..)
             | Event::Flow(_)
             | Event::Wire(_) => {
-                self.fault(now, event);
+                self.fault(now, &event);
                 Ok(())
             }
         }

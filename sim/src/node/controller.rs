@@ -26,8 +26,8 @@ impl Controller {
 
     /// The one that stands in at a gateway's node while that has no other. It knows no pages and asks no policies.
     #[must_use]
-    pub fn stand_in(config: PlacementConfig) -> Self {
-        let core = Placement::new(PlacementConfig { directory: false, ..config });
+    pub fn stand_in(config: &PlacementConfig) -> Self {
+        let core = Placement::new(PlacementConfig { directory: false, ..config.clone() });
         Self { core, tick: None, stand_in: true }
     }
 

@@ -29,14 +29,12 @@ pub(super) fn schedule(faults: &[Fault], queue: &mut Queue) {
 
 impl World {
     /// Something happens to nodes or links.
-    pub(super) fn fault(&mut self, now: Time, event: Event) {
-        match event {
+    pub(super) fn fault(&mut self, now: Time, event: &Event) {
+        match *event {
             Event::Fault(index) => self.begins(now, index),
             Event::FaultOver(index) => self.is_over(now, index),
-            Event::Notice { who, whom, why } => {
-                if self.network.notices(now, who, whom, why, &mut self.queue) {
-                    self.link_lost(who, whom);
-                }
+            Event::Notice { who, whom, why } if self.network.notices(now, who, whom, why, &mut self.queue) => {
+                self.link_lost(who, whom);
             }
             Event::Relink(a, b) => {
                 if let Some(linked) = self.network.relink(now, a, b, &mut self.queue) {
@@ -115,7 +113,7 @@ impl World {
             Addr::Gateway => {
                 self.gateway.crash(now);
                 self.stand_in =
-                    Controller::stand_in(placement_config(&self.scenario.cluster, self.scenario.seed));
+                    Controller::stand_in(&placement_config(&self.scenario.cluster, self.scenario.seed));
             }
         }
         self.met.retain(|(by, _), _| *by != node);
