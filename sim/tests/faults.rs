@@ -216,7 +216,6 @@ fn hold(n: u64) {
     assert_eq!(reports.len() as u64, n);
     let sum = |of: fn(&sim::Report) -> u64| reports.iter().map(of).sum::<u64>();
     assert!(sum(|r| r.retries) > 2 * n, "the faults hit nothing");
-    eprintln!("{} {}", sum(|r| r.finished), sum(|r| r.failed.get("deadline").copied().unwrap_or(0)));
     assert!(sum(|r| r.finished) > 80 * n, "{} of {} finished", sum(|r| r.finished), 100 * n);
 }
 
@@ -253,7 +252,10 @@ fn shape(seed: u64) -> Scenario {
 
 #[test]
 fn storms_hold_over_clusters_of_any_shape() {
-    (0..40).for_each(|seed| drop(run(&shape(seed)).unwrap_or_else(|e| panic!("seed {seed}: {e}"))));
+    // 1288: an answer of a controller that was asked before another one.
+    (0..40)
+        .chain([1288])
+        .for_each(|seed| drop(run(&shape(seed)).unwrap_or_else(|e| panic!("seed {seed}: {e}"))));
 }
 
 /// As [`a_thousand_seeds_of_a_storm_hold`].
