@@ -195,6 +195,8 @@ pub struct Session {
     retries: u32,
     /// When to ask the controller again.
     retry_at: Option<Time>,
+    /// More than one controller was asked about the current attempt.
+    asked_again: bool,
     /// The last attempt number that was given out, for a placement or for a part of a migration.
     last: Attempt,
     moving: Option<migrate::Move>,
@@ -253,6 +255,7 @@ impl Session {
             avoid: Vec::new(),
             retries: 0,
             retry_at: None,
+            asked_again: false,
             moving: None,
             moves: 0,
             source: None,

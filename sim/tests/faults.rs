@@ -256,7 +256,10 @@ fn shape(seed: u64) -> Scenario {
 
 #[test]
 fn storms_hold_over_clusters_of_any_shape() {
-    (0..40).for_each(|seed| drop(run(&shape(seed)).unwrap_or_else(|e| panic!("seed {seed}: {e}"))));
+    // 1288: an answer of a controller that was asked before another one.
+    (0..40)
+        .chain([1288])
+        .for_each(|seed| drop(run(&shape(seed)).unwrap_or_else(|e| panic!("seed {seed}: {e}"))));
 }
 
 /// As [`a_thousand_seeds_of_a_storm_hold`].

@@ -58,6 +58,10 @@ impl Session {
             return;
         }
         self.tally.rejected += 1;
+        if self.asked_again {
+            // It may be the answer of one that was asked before, and the one that was asked last books.
+            fx.push(SessionEffect::Release { request: self.spec.id, attempt });
+        }
         let text = reason.to_string();
         if self.pin().is_some() {
             return self.go_on_elsewhere(text, fx);
@@ -70,7 +74,7 @@ impl Session {
             Rejection::QueueFull { .. } | Rejection::Pinned { .. } => Failure::Overloaded(text),
             Rejection::TooLong { .. } => Failure::Invalid(text),
         };
-        // Nothing is booked for a rejected attempt, so there is nothing to release.
+        // Where one was asked, nothing is booked for a rejected attempt, so there is nothing to release.
         self.last(Some(failure), fx);
     }
 
@@ -339,6 +343,7 @@ impl Session {
     /// Another controller answers from now on: what was asked and is not answered is asked again, under the same attempt.
     pub fn ask_again(&mut self, _now: Time, fx: &mut Vec<SessionEffect>) {
         if self.is_asking() {
+            self.asked_again = true;
             fx.push(SessionEffect::Place(self.place_request()));
         }
     }
@@ -346,6 +351,7 @@ impl Session {
     pub(super) fn place(&mut self, fx: &mut Vec<SessionEffect>) {
         self.phase = Phase::Placing;
         self.retry_at = None;
+        self.asked_again = false;
         self.tally.asked += 1;
         fx.push(SessionEffect::Place(self.place_request()));
     }

@@ -249,6 +249,41 @@ fn rejections_become_failures_and_release_nothing() {
     }
 }
 
+/// Two controllers were asked, and the one that does not count any more says no: what the other one books is given back.
+#[test]
+fn a_rejection_after_another_was_asked_releases_what_that_one_books() {
+    let reason = || Rejection::QueueFull { queued: 3 };
+    let mut s = Session::new(spec(1, 9), SessionConfig { retry_limit: 2, backoff: Span::ZERO });
+    let mut fx = Vec::new();
+    s.start(T, &mut fx);
+    s.ask_again(T, &mut fx);
+    assert!(matches!(fx[..], [SessionEffect::Place(_), SessionEffect::Place(_)]), "{fx:?}");
+    fx.clear();
+    s.rejected(T, Attempt(0), reason(), &mut fx);
+    s.check().unwrap();
+    assert!(
+        matches!(
+            fx[..],
+            [
+                SessionEffect::Release { attempt: Attempt(0), .. },
+                SessionEffect::Failed(Failure::Overloaded(_))
+            ]
+        ),
+        "{fx:?}"
+    );
+    // The next attempt has asked one.
+    let mut s = submitted(1, 9, 2);
+    let mut fx = Vec::new();
+    s.worker_lost(T, &worker(1), &mut fx);
+    s.ask_again(T, &mut fx);
+    s.placed(T, Attempt(1), plan(2), &mut fx);
+    s.worker_lost(T, &worker(2), &mut fx);
+    s.expire(T + Span::from_secs(9), &mut fx);
+    fx.clear();
+    s.rejected(T, Attempt(2), reason(), &mut fx);
+    assert!(matches!(fx[..], [SessionEffect::Failed(_)]), "{fx:?}");
+}
+
 #[test]
 fn cancel_and_deadline_release_in_every_phase() {
     let start = |phase: Phase| {
