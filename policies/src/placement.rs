@@ -265,6 +265,8 @@ impl Placement {
         }
         if let Some(row) = self.workers.get_mut(&booking.plan.worker) {
             row.fresh_prefill -= booking.prefill;
+            // Its next report has it; until then it must not be forgotten, or whoever comes meanwhile is sent there too.
+            row.load.queued_prefill_tokens = row.load.queued_prefill_tokens.saturating_add(booking.prefill);
         }
         if self.policies.are_any() {
             let event = PolicyEvent::Accepted(booking.placed_at(request, attempt));

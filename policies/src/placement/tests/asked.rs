@@ -454,7 +454,7 @@ fn pages_of_the_directory_are_hits() {
 }
 
 #[test]
-fn prompt_tokens_wait_until_the_worker_has_taken_them() {
+fn prompt_tokens_wait_until_the_worker_has_said_otherwise() {
     let mut p = elsewhere(1, 9);
     let waiting = |p: &mut Placement, number| {
         place(p, ask(number));
@@ -468,7 +468,7 @@ fn prompt_tokens_wait_until_the_worker_has_taken_them() {
     assert_eq!(waiting(&mut p, 1), 0);
     assert_eq!(waiting(&mut p, 2), 100);
     p.accepted(T, RequestId::new(1, 1), Attempt(0));
-    assert_eq!(waiting(&mut p, 3), 100, "one was taken, one is on its way");
+    assert_eq!(waiting(&mut p, 3), 200, "one was taken and not reported yet, one is on its way");
     let load = BatchLoad { queued_prefill_tokens: 40, requests: 1, ..BatchLoad::default() };
     p.worker_load(T, &id(0, 1), load, &mut Vec::new());
     assert_eq!(waiting(&mut p, 4), 240);
