@@ -4,7 +4,7 @@ use super::axis::Unit;
 use super::chart::Mark;
 use super::{Shown, chart, figure};
 use crate::SimError;
-use crate::report::{Series, WorkerFigures};
+use crate::report::Series;
 
 /// Samples over which a rate is taken.
 const WINDOW: usize = 20;
@@ -102,14 +102,14 @@ fn rates(series: &Series, counter: &[u64], of: impl Fn(usize, usize) -> Option<f
     (1..counter.len()).filter_map(rate).collect()
 }
 
-type Value = fn(&WorkerFigures) -> f64;
-
 /// How the load was shared among the workers.
 pub(super) fn load(arms: &[Shown<'_>], out: &mut String) -> Result<(), SimError> {
     out.push_str("<h2>Load by worker</h2>\n<div class=\"charts\">\n");
     let most = arms.iter().map(|arm| arm.report.workers.len()).max().unwrap_or(0);
     let bars = most * arms.len() <= BARS;
-    let of: [(&str, (&str, Unit), Value); 3] = [
+    /// A title, the axis, what is shown of a worker.
+    type Panel = (&'static str, (&'static str, Unit), fn(&crate::report::WorkerFigures) -> f64);
+    let of: [Panel; 3] = [
         ("Busy", ("share of the time", Unit::Share), |w| w.busy_share),
         ("Prefill", ("tokens computed", Unit::Count), |w| w.prefilled_tokens as f64),
         ("Prefix hits", ("tokens found", Unit::Share), |w| {
