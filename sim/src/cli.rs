@@ -20,11 +20,19 @@ use crate::{Report, Scenario, SimError, simulate_watched};
 pub fn run_cli(args: &SimArgs) -> Result<String, SimError> {
     let arms = arms(args)?;
     // Nothing runs for minutes before it is said that another arm makes no sense.
-    arms.iter().try_for_each(|arm| arm.scenario.validate())?;
+    let alone = arms.len() == 1;
+    let named = |arm: &Arm, source: SimError| match alone {
+        true => source,
+        false => SimError::InArm { arm: arm.name.clone(), source: Box::new(source) },
+    };
+    arms.iter().try_for_each(|arm| arm.scenario.validate().map_err(|e| named(arm, e)))?;
     if let Some(n) = args.seeds {
-        return seeds(args, &arms, n);
+        return seeds(args, &arms, n, &named);
     }
-    let run = |arm: &Arm| simulate_watched(&arm.scenario, watch(arm, arm.name.clone())).map(|run| run.report);
+    let run = |arm: &Arm| {
+        let run = simulate_watched(&arm.scenario, watch(arm, arm.name.clone()));
+        run.map(|run| run.report).map_err(|e| named(arm, e))
+    };
     let reports = arms.iter().map(run).collect::<Result<Vec<Report>, SimError>>()?;
     if let Some(path) = &args.html {
         let shown: Vec<page::Shown<'_>> = arms
@@ -106,7 +114,12 @@ fn watch(arm: &Arm, name: String) -> Box<dyn FnMut(crate::report::Glance)> {
 }
 
 /// Runs each arm with its seed and the `n` - 1 after it, up to the first that breaks something.
-fn seeds(args: &SimArgs, arms: &[Arm], n: u64) -> Result<String, SimError> {
+fn seeds(
+    args: &SimArgs,
+    arms: &[Arm],
+    n: u64,
+    named: &dyn Fn(&Arm, SimError) -> SimError,
+) -> Result<String, SimError> {
     let mut all: Vec<(&str, Vec<Report>)> = Vec::new();
     for arm in arms {
         let mut reports = Vec::new();
@@ -115,12 +128,9 @@ fn seeds(args: &SimArgs, arms: &[Arm], n: u64) -> Result<String, SimError> {
             let name = format!("{}, seed {seed}", arm.name);
             let scenario = Scenario { seed, ..arm.scenario.clone() };
             let run = simulate_watched(&scenario, watch(arm, name));
-            let run = run.map_err(|source| SimError::Seed {
-                arm: arm.name.clone(),
-                held,
-                command: repeat(args, seed),
-                source: Box::new(source),
-            })?;
+            let failed =
+                |source| SimError::Seed { held, command: repeat(args, seed), source: Box::new(source) };
+            let run = run.map_err(|e| named(arm, failed(e)))?;
             reports.push(run.report);
         }
         all.push((&arm.name, reports));

@@ -72,6 +72,14 @@ pub enum SimError {
         /// What is wrong.
         reason: String,
     },
+    /// One of several arms cannot be run.
+    #[error("{}: {source}", named(arm))]
+    InArm {
+        /// The arm.
+        arm: String,
+        /// Why.
+        source: Box<SimError>,
+    },
     /// The page cannot be written.
     #[error("cannot write the page {}: {source}", path.display())]
     Page {
@@ -84,10 +92,8 @@ pub enum SimError {
     #[error("cannot make the page: {0}")]
     Chart(String),
     /// One seed of many broke something.
-    #[error("{arm}: after {held} seeds that hold: {source}\nrepeat it with: {command}")]
+    #[error("after {held} seeds that hold: {source}\nrepeat it with: {command}")]
     Seed {
-        /// The arm.
-        arm: String,
         /// Seeds before it that hold.
         held: u64,
         /// The command that repeats the run.
@@ -108,5 +114,5 @@ impl SimError {
 
 /// An arm without a name has a number.
 fn named(arm: &str) -> String {
-    if arm.starts_with("arm") { arm.to_owned() } else { format!("arm `{arm}`") }
+    if arm.starts_with("arm ") { arm.to_owned() } else { format!("arm `{arm}`") }
 }

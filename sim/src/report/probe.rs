@@ -141,7 +141,7 @@ impl Probe {
         let worker = self.totals(id);
         worker.peak_kv = worker.peak_kv.max(used);
         match self.loads.get_mut(id) {
-            Some(last) => last.clone_from(load),
+            Some(last) => *last = *load,
             None => {
                 self.loads.insert(id.clone(), *load);
             }
