@@ -78,6 +78,13 @@ pub const PD_DECODE_RATE: &str = "actor_node_pd_decode_tokens_per_second";
 pub const PD_TAIL: &str = "actor_node_pd_inter_token_p99_seconds";
 /// Lines that are missing in the log of requests because its file was too slow or could not be written.
 pub const RECORD_LOST: &str = "actor_node_record_lost_lines_total";
+/// Waiting prompts that another worker was asked to compute (worker policy `offload`), by how that ended. Label `outcome`:
+/// `computed`, `failed` (and then computed here), `withdrawn` (given up, or called back for want of pages).
+pub const OFFLOADED: &str = "actor_node_offload_prompts_total";
+/// Their tokens that were computed there instead of here.
+pub const OFFLOADED_TOKENS: &str = "actor_node_offload_tokens_total";
+/// Prompts that other workers compute for this one at its wish.
+pub const OFFLOAD_OUTSTANDING: &str = "actor_node_offload_outstanding";
 /// Migrations of running requests, by how they ended. Label `outcome`: `moved`, `stayed`, `elsewhere`, `ended`, `refused`.
 pub const MIGRATIONS: &str = "actor_node_migrations_total";
 /// Batches of KV events published for routers of others.
@@ -164,6 +171,9 @@ pub fn describe() {
     describe_histogram!(PD_DECODE_RATE, "Tokens a second of an answer, by where the prompt is computed");
     describe_histogram!(PD_TAIL, Unit::Seconds, "Gaps, 99th percentile, by where the prompt is computed");
     describe_counter!(RECORD_LOST, "Lines that are missing in the log of requests");
+    describe_counter!(OFFLOADED, "Waiting prompts that another worker was asked to compute, by outcome");
+    describe_counter!(OFFLOADED_TOKENS, "Prompt tokens that another worker computed instead of this one");
+    describe_gauge!(OFFLOAD_OUTSTANDING, "Prompts that other workers compute for this one at its wish");
     describe_counter!(MIGRATIONS, "Migrations of running requests, by outcome");
     describe_counter!(KV_EVENT_BATCHES, "Batches of KV events published for routers of others");
     describe_counter!(KV_EVENTS, "KV events published for routers of others");

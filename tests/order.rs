@@ -8,6 +8,8 @@ mod urgent;
 mod keep;
 // API keys, and what tenants find of each other.
 mod identity;
+// Prompts that another worker computes.
+mod offload;
 // The real model.
 mod real;
 // New policies for a worker that runs.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use cluster::port::PeerDoors;
-use cluster::wire::{Message, ToController, ToGateway, ToWorker, TraceContext, seal};
+use cluster::wire::{Message, ToController, ToGateway, ToWorker, TraceContext, WorkerAd, seal};
 use config::ids::{NodeId, WorkerId};
 use engine::ModelCard;
 use policies::placement::KvPeer;
@@ -50,8 +50,8 @@ struct Known {
     leader: Option<NodeId>,
     /// This node's own controller only stands in for one that is missing.
     stand_in: bool,
-    /// Where workers exchange KV pages.
-    kv_peers: BTreeMap<WorkerId, KvPeer>,
+    /// What the workers of the cluster offer.
+    offers: Arc<BTreeMap<WorkerId, WorkerAd>>,
     /// Models that this process serves or has been told about, by the hash of their descriptor.
     cards: BTreeMap<[u8; 32], Arc<ModelCard>>,
 }
@@ -146,15 +146,22 @@ impl Doors {
         self.read(|known| known.leader.is_none() && !known.stand_in && known.controller.is_some())
     }
 
-    /// Says where the workers of the cluster exchange KV pages.
-    pub fn set_kv_peers(&self, peers: BTreeMap<WorkerId, KvPeer>) {
-        self.write(|known| known.kv_peers = peers);
+    /// Says what the workers of the cluster offer, this process's included.
+    pub fn set_offers(&self, offers: BTreeMap<WorkerId, WorkerAd>) {
+        let offers = Arc::new(offers);
+        self.write(|known| known.offers = offers);
+    }
+
+    /// What the workers of the cluster offer, with their load at their last heartbeats.
+    #[must_use]
+    pub fn offers(&self) -> Arc<BTreeMap<WorkerId, WorkerAd>> {
+        self.read(|known| Arc::clone(&known.offers))
     }
 
     /// Where a worker exchanges KV pages; none where it does not, or is not there.
     #[must_use]
     pub fn kv_peer(&self, worker: &WorkerId) -> Option<KvPeer> {
-        self.read(|known| known.kv_peers.get(worker).cloned())
+        self.read(|known| known.offers.get(worker)?.info.kv.clone())
     }
 
     /// Keeps a model's card for the other roles of this process.

@@ -88,8 +88,7 @@ impl Workers {
             }
             self.announced.insert(id.clone(), (*ad).clone());
         }
-        let peers = |(id, ad): (&WorkerId, &&WorkerAd)| Some((id.clone(), ad.info.kv.clone()?));
-        doors.set_kv_peers(now.iter().filter_map(peers).collect());
+        doors.set_offers(self.announced.clone());
         // A draining worker still answers for its model: requests under way resume, and another may come.
         let mut offers: Vec<Offer> = Vec::new();
         for (id, ad) in &now {

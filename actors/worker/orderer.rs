@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use config::Config;
 use config::ids::TenantId;
-use policies::order::configured::{keeping, ordering};
+use policies::order::configured::{keeping, offloading, ordering};
 use policies::order::keep_session::KeepOptions;
+use policies::order::offload::OffloadOptions;
 use policies::order::{Account, OrderEvent, Ranks, WorkerPolicy};
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr};
 use ractor_cluster::RactorMessage;
@@ -33,6 +34,8 @@ pub struct Orders {
     pub(super) make: Make,
     /// What is kept between the turns of conversations.
     pub keep: Option<KeepOptions>,
+    /// Which prompts other workers compute.
+    pub offload: Option<OffloadOptions>,
 }
 
 impl Orders {
@@ -44,7 +47,8 @@ impl Orders {
 
 impl fmt::Debug for Orders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Orders").field("keep", &self.keep).finish_non_exhaustive()
+        let Self { make: _, keep, offload } = self;
+        f.debug_struct("Orders").field("keep", keep).field("offload", offload).finish_non_exhaustive()
     }
 }
 
@@ -53,7 +57,8 @@ impl fmt::Debug for Orders {
 pub fn orders(config: &Config) -> Orders {
     let (list, tables) = (config.runtime.worker_policy.clone(), config.worker_policy.clone());
     let keep = keeping(&list, &tables);
-    Orders { make: Arc::new(move || list.iter().find_map(|name| ordering(name, &tables))), keep }
+    let offload = offloading(&list, &tables, config.runtime.max_batch_tokens);
+    Orders { make: Arc::new(move || list.iter().find_map(|name| ordering(name, &tables))), keep, offload }
 }
 
 /// What a policy's actor takes.
@@ -147,6 +152,11 @@ impl Orderer {
     /// What is kept between the turns of conversations.
     pub(super) const fn keep(&self) -> Option<KeepOptions> {
         self.orders.keep
+    }
+
+    /// Which prompts other workers compute.
+    pub(super) fn offload(&self) -> Option<OffloadOptions> {
+        self.orders.offload.clone()
     }
 
     /// Starts the policy, if there is one; gives the accounts that it has to be told, or none where there is no policy.

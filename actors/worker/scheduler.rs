@@ -153,6 +153,7 @@ impl Actor for Scheduler {
             kv_events: args.kv_events,
         };
         state.core.keep_sessions(state.orderer.keep());
+        state.transfers.set_offload(state.orderer.offload());
         if let Some(accounts) = state.orderer.start(&myself).await? {
             state.core.order_by_policy(true, accounts);
         }
@@ -222,6 +223,14 @@ impl Drop for SchedulerState {
 impl SchedulerState {
     fn handle(&mut self, message: SchedulerMsg, now: Time) -> Result<(), ActorProcessingErr> {
         let mut effects = Vec::new();
+        // All else changes little about what waits, and comes with every token.
+        let offloads = matches!(
+            message,
+            SchedulerMsg::Wire(ToWorker::Submit { .. })
+                | SchedulerMsg::Step(_)
+                | SchedulerMsg::Kv(_)
+                | SchedulerMsg::Tick
+        );
         match message {
             SchedulerMsg::Wire(ToWorker::Submit { to: _, gateway, prefill, spec }) => {
                 let (request, attempt) = (spec.id, spec.attempt);
@@ -308,6 +317,10 @@ impl SchedulerState {
         // Pages leave the engine before the next step, and that begins before the events of the last one are carried out.
         self.move_pages(now);
         self.pump(now)?;
+        if offloads {
+            // What is left in the queue waits for longer than this step.
+            self.transfers.offload(&mut self.core, now, &self.outbox.doors, &self.outbox.worker);
+        }
         self.move_pages(now);
         self.core.take_effects(&mut effects);
         self.outbox.send(effects);
@@ -347,6 +360,7 @@ impl SchedulerState {
             self.order_by(accounts);
         }
         self.core.keep_sessions(self.orderer.keep());
+        self.transfers.set_offload(self.orderer.offload());
         Ok(())
     }
 
@@ -411,6 +425,7 @@ impl SchedulerState {
         let aside = self.core.set_aside();
         metrics::gauge!(crate::metrics::KV_PAGES_RECEIVING).set(f64::from(aside.receiving_pages));
         metrics::gauge!(crate::metrics::KV_PAGES_HELD).set(f64::from(aside.held_pages));
+        self.transfers.check();
     }
 
     /// Hands the engine its next step, if it is idle and there is one.

@@ -55,5 +55,5 @@ pub use runtime::RuntimeConfig;
 pub use tree::Config;
 pub use units::{Dur, Size};
 pub use worker_policy::{
-    DeadlineConfig, FairConfig, KeepSessionConfig, PriorityConfig, WorkerPoliciesConfig,
+    DeadlineConfig, FairConfig, KeepSessionConfig, OffloadConfig, PriorityConfig, WorkerPoliciesConfig,
 };

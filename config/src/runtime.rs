@@ -22,8 +22,8 @@ pub struct RuntimeConfig {
     /// The share of pages, 0 to 0.5, that admission leaves free for running sequences to grow into. Default 0.01.
     pub watermark: f64,
     /// Who runs next: one of `fcfs`, `fair`, `priority`, `deadline`; and whether conversations are kept between turns:
-    /// `keep-session`. One name, a list, or one text with commas; their options stand under `[worker-policy.NAME]`. Also
-    /// spelled `worker_policy`. Default `fcfs`.
+    /// `keep-session`; and whether others compute prompts that would wait here: `offload`. One name, a list, or one text
+    /// with commas; their options stand under `[worker-policy.NAME]`. Also spelled `worker_policy`. Default `fcfs`.
     #[serde(deserialize_with = "optional::list")]
     pub worker_policy: Vec<String>,
 }

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ConfigError, check};
+use crate::optional;
 use crate::units::Dur;
 
 /// The policies that exist inside a worker, each with its table. A table alone does nothing: the list says which are in
@@ -20,6 +21,8 @@ pub struct WorkerPoliciesConfig {
     pub deadline: DeadlineConfig,
     /// `[worker-policy.keep-session]`
     pub keep_session: KeepSessionConfig,
+    /// `[worker-policy.offload]`
+    pub offload: OffloadConfig,
 }
 
 /// Shares the worker between tenants by what they have used (Virtual Token Counter, OSDI'24). Tenants and their weights
@@ -66,6 +69,29 @@ pub struct KeepSessionConfig {
     pub max_share: f64,
 }
 
+/// Has a prompt that would wait here computed by another worker, which sends its KV pages back (conditional offload, as in
+/// Pie and Dynamo). Where that one refuses, is lost or takes too long (`policy.disaggregate.accept-within` and
+/// `progress-within`) the prompt is computed here, in the order in which it came. Workers that are no part of a cluster
+/// have nobody to ask.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct OffloadConfig {
+    /// Names of the nodes whose workers may be asked; none: every worker of the cluster with the same model. Whoever is
+    /// asked has the role `prefill` or `unified`, and pages that fit ours. Default none.
+    #[serde(deserialize_with = "optional::list")]
+    pub peers: Vec<String>,
+    /// A prompt of which fewer tokens are missing here is computed here. Set it, as
+    /// `policy.disaggregate.min-remote-tokens`, to about what a worker computes in 0.3 s: a CPU of a few cores wants 64 to
+    /// 256. At least 1, default 512.
+    pub min_suffix: u32,
+    /// Prompt tokens that are computed here before a prompt, above which it is offered to others; it goes where fewer wait.
+    /// With 0 it is offered as soon as anything is before it. Default `auto`: two steps (`runtime.max-batch-tokens`).
+    #[serde(with = "optional::auto")]
+    pub busy_tokens: Option<u64>,
+    /// Prompts of this worker that others compute at once. 1 to 256, default 4.
+    pub max_outstanding: u32,
+}
+
 impl Default for FairConfig {
     fn default() -> Self {
         Self { input_weight: 1, output_weight: 2 }
@@ -90,11 +116,17 @@ impl Default for KeepSessionConfig {
     }
 }
 
+impl Default for OffloadConfig {
+    fn default() -> Self {
+        Self { peers: Vec::new(), min_suffix: 512, busy_tokens: None, max_outstanding: 4 }
+    }
+}
+
 impl WorkerPoliciesConfig {
     /// The orders that `runtime.worker-policy` may name, one at most; `fcfs` is the order of arrival.
     pub const ORDERING: [&'static str; 4] = ["fcfs", "fair", "priority", "deadline"];
     /// What it may name beside an order.
-    pub const BESIDE: [&'static str; 1] = ["keep-session"];
+    pub const BESIDE: [&'static str; 2] = ["keep-session", "offload"];
 
     /// The first name of a list of policies that is not allowed there, with the rule that it breaks.
     #[must_use]
@@ -144,6 +176,18 @@ impl WorkerPoliciesConfig {
             "use more than 0s and at most 7d",
         )?;
         let share = keep.max_share;
-        check((0.0..=1.0).contains(&share), "worker-policy.keep-session.max-share", share, "use 0 to 1")
+        check((0.0..=1.0).contains(&share), "worker-policy.keep-session.max-share", share, "use 0 to 1")?;
+        let offload = &self.offload;
+        let least = offload.min_suffix;
+        check(least > 0, "worker-policy.offload.min-suffix", least, "use at least 1")?;
+        let most = offload.max_outstanding;
+        check((1..=256).contains(&most), "worker-policy.offload.max-outstanding", most, "use 1 to 256")?;
+        let nameless = offload.peers.iter().find(|name| name.trim().is_empty());
+        check(
+            nameless.is_none(),
+            "worker-policy.offload.peers",
+            "\"\"",
+            "use names of nodes (`cluster.name`), or an empty list for all",
+        )
     }
 }

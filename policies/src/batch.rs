@@ -45,10 +45,13 @@ mod keep;
 
 mod transfer;
 
+mod offload;
+
 mod view;
 
 mod check;
 
+pub use offload::WaitingPrompt;
 pub use transfer::{KvWork, SetAside};
 pub use view::SeqView;
 
@@ -146,6 +149,9 @@ type PageHasher = fn(&Fingerprint, Option<PageHash>, &[Token]) -> PageHash;
 /// nothing but the deadline, and keeps its pages until others need them, before any running sequence gives up its own.
 /// A grant lets it go on where it was. One that lost its pages starts over when a grant comes, as a new one with the
 /// place in the queue that it arrived with; such losses are its client's doing and do not count towards the three.
+///
+/// Offload. A prompt that waits may get its pages before its turn for another worker to fill ([`Batch::offload`]), where
+/// enough is left for all that is before it. It gives them up before any running sequence does.
 #[derive(Debug)]
 pub struct Batch {
     config: BatchConfig,

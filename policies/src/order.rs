@@ -17,7 +17,8 @@
 //! | [`priority`] | prop `priority`, higher sooner | strict priority with linear ageing |
 //! | [`deadline`] | prop `deadline-ms` or `slo-ttft-ms`, earliest first | EDF (Liu and Layland, 1973) |
 //!
-//! [`keep_session`] does not order: it says which pages stay pinned between the turns of a conversation.
+//! Two do not order: [`keep_session`] says which pages stay pinned between the turns of a conversation, [`offload`] which
+//! prompts that wait other workers compute.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use crate::time::{Span, Time};
 pub mod deadline;
 pub mod fair;
 pub mod keep_session;
+pub mod offload;
 pub mod priority;
 
 pub mod configured;

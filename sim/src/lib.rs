@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod arms;
 pub mod scenario;
 pub mod workload;
 
@@ -25,6 +26,7 @@ pub mod trace;
 
 pub mod cli;
 pub mod error;
+mod progress;
 
 pub use cli::run_cli;
 pub use error::SimError;
@@ -48,4 +50,13 @@ pub fn run(scenario: &Scenario) -> Result<Report, SimError> {
 pub fn simulate(scenario: &Scenario) -> Result<Run, SimError> {
     scenario.validate()?;
     world::World::new(scenario)?.run()
+}
+
+/// As [`simulate`], and calls `watch` now and then as the run goes on.
+///
+/// # Errors
+/// As [`run`].
+pub fn simulate_watched(scenario: &Scenario, watch: Box<dyn FnMut(report::Glance)>) -> Result<Run, SimError> {
+    scenario.validate()?;
+    world::World::new(scenario)?.watched_by(watch).run()
 }

@@ -13,12 +13,14 @@ mod fault;
 mod layers;
 mod network;
 mod node;
+mod slo;
 mod workload;
 
 pub use cost::{AffineCost, Cost, CurveCost, Degrees};
 pub use fault::{Fault, FaultKind, Faults, NodeName, RandomFaults};
 pub use network::Network;
 pub use node::{Machine, Model, NodeClass, Number, Shape};
+pub use slo::Slo;
 pub use workload::{Arrivals, Class, Lengths, PropValue, TraceFormat, Workload};
 
 /// A whole run. Every key has a default; an unknown one is an error.
@@ -51,6 +53,8 @@ pub struct Scenario {
     pub nodes: Vec<NodeClass>,
     /// Options of the policies inside workers, as a node's configuration has them.
     pub worker_policy: WorkerPoliciesConfig,
+    /// What is good enough.
+    pub slo: Slo,
     /// What else goes wrong, drawn from the seed.
     #[serde(rename = "faults")]
     pub random_faults: Faults,
@@ -64,7 +68,7 @@ pub struct Scenario {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Cluster {
-    /// Workers, all alike; where there are kinds of nodes, theirs count.
+    /// Workers, all alike. Left out where there are kinds of nodes ([`Scenario::nodes`]), which say how many.
     pub workers: u32,
     /// KV pages of a worker.
     pub pages: u32,
@@ -123,6 +127,7 @@ impl Default for Scenario {
             cost: Cost::default(),
             nodes: Vec::new(),
             worker_policy: WorkerPoliciesConfig::default(),
+            slo: Slo::default(),
             random_faults: Faults::default(),
             network: Network::default(),
             check_answers: true,
@@ -231,6 +236,10 @@ impl Scenario {
         share("cluster.watermark", c.watermark.into())?;
         within("cluster.workers", c.workers.into(), 1, 10_000)?;
         self.nodes.iter().try_for_each(NodeClass::validate)?;
+        if !self.nodes.is_empty() && c.workers != Cluster::default().workers {
+            let reason = "leave it out: there are kinds of nodes, each with its count".into();
+            return Err(invalid("cluster.workers", &c.workers, reason));
+        }
         within("node.count, of all kinds", self.workers().into(), 1, 10_000)?;
         within("cluster.pages", c.pages.into(), 1, 10_000_000)?;
         within("cluster.page-tokens", c.page_tokens.into(), 1, 1024)?;

@@ -8,16 +8,17 @@ use super::{COMPLETIONS, Filed, RELOADS, ask, text, with};
 use crate::harness::http::only;
 use crate::harness::wait_for;
 
-const GOOD: [&str; 5] = [
+const GOOD: [&str; 6] = [
     "[runtime]\nworker-policy = \"priority\"\n",
     "[runtime]\nworker_policy = [\"fair\", \"keep-session\"]\n[worker-policy.fair]\noutput-weight = 3\n",
+    "[runtime]\nworker-policy = \"offload\"\n[worker-policy.offload]\nbusy-tokens = 0\n",
     "[runtime]\nworker-policy = \"deadline\"\n[worker-policy.deadline]\nrefuse-hopeless = false\n",
     "",
     "[runtime]\nworker-policy = \"priority\"\n[worker-policy.priority]\nage-every = \"1s\"\npreempt = false\n",
 ];
 const BAD: [(&str, &str); 4] = [
     ("[runtime]\nworker-policy = [\"fair\", \"priority\"]\n", "there is one order"),
-    ("[runtime]\nworker-policy = \"offload\"\n", "runtime.worker-policy"),
+    ("[runtime]\nworker-policy = \"offloaded\"\n", "runtime.worker-policy"),
     ("[worker-policy.fair]\ninput-weight = 5000\n", "worker-policy.fair.input-weight"),
     ("[worker-policy.keep-session]\nmax-keep = \"soon\"\n", "worker-policy.keep-session.max-keep"),
 ];

@@ -108,7 +108,7 @@ impl Rig {
 }
 
 fn made(make: impl Fn() -> Option<Box<dyn WorkerPolicy>> + Send + Sync + 'static) -> Orders {
-    Orders { make: Arc::new(make), keep: None }
+    Orders { make: Arc::new(make), keep: None, offload: None }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,6 +15,7 @@ use policies::batch::{Batch, KvWork, Refusal};
 use policies::kv::Fingerprint;
 use policies::kv::handoff::chunking::{ChunkLimits, Chunking, Rates};
 use policies::kv::handoff::{HandoffConfig, TransferKey, Wanted};
+use policies::order::offload::End;
 use policies::placement::KvPeer;
 use policies::request::RequestSpec;
 use policies::time::{Span, Time};
@@ -25,8 +26,10 @@ use super::SchedulerMsg;
 use crate::kv::KvPortMsg;
 use crate::worker::pages::{self, KvMsg, Pace, PageSetMsg, Prefilled, Provider, ReceiveArgs};
 use fetches::Fetches;
+use offloads::Offloads;
 
 mod fetches;
+mod offloads;
 
 /// Fewer tokens than this many pages hold are computed where they are needed: that takes less than asking.
 const LEAST_PAGES: u32 = 2;
@@ -68,6 +71,7 @@ pub(super) struct Transfers {
     chunking: Chunking,
     last: u64,
     fetches: Fetches,
+    offloads: Offloads,
     /// Page sets to start.
     starting: Vec<(Id, ReceiveArgs)>,
 }
@@ -143,6 +147,7 @@ impl Transfers {
             chunking: Chunking::new(limits, rates),
             last: 0,
             fetches: Fetches::default(),
+            offloads: Offloads::default(),
             starting: Vec::new(),
         }
     }
@@ -247,6 +252,7 @@ impl Transfers {
             KvWork::Dropped { request, attempt, reason } => {
                 let why = reason.clone().unwrap_or_else(|| "it was called off".to_owned());
                 self.fetches.end((request, attempt), Err(why));
+                self.offloads.end(now, (request, attempt), End::Withdrawn);
                 if let Some(set) = self.entries.remove(&(request, attempt)).as_ref().and_then(Entry::set) {
                     // One that has ended has dropped it itself.
                     let _ = set.cast(PageSetMsg::Dropped(reason));
@@ -401,7 +407,9 @@ impl Transfers {
             }
             KvMsg::Commit { id, tokens, pages, cached, drawn } => {
                 self.entries.remove(&id);
-                if !core.received(now, id.0, id.1, pages, cached, &drawn) {
+                let taken = core.received(now, id.0, id.1, pages, cached, &drawn);
+                self.offloads.end(now, id, if taken { End::Computed } else { End::Failed });
+                if !taken {
                     core.compute_here(now, id.0, id.1, if pages { tokens } else { 0 });
                 }
             }
@@ -481,6 +489,7 @@ impl Transfers {
             return self.end_fetch(core, now, id, tokens, Err(why.to_owned()));
         }
         self.entries.remove(&id);
+        self.offloads.failed(now, id, why);
         core.compute_here(now, id.0, id.1, tokens);
     }
 }

@@ -434,10 +434,12 @@ fn a_worker_has_one_order_by_any_spelling() {
         Ok(names(&["deadline", "keep-session"]))
     );
     assert_eq!(order("[runtime]\nworker-policy = \"keep-session\"\n"), Ok(names(&["keep-session"])));
+    assert_eq!(order("[runtime]\nworker-policy = \"fair,offload\"\n"), Ok(names(&["fair", "offload"])));
     for (list, word) in [
         ("[\"fair\", \"priority\"]", "there is one order"),
         ("[\"fair\", \"fair\"]", "each policy once"),
-        ("\"offload\"", "use one of fcfs, fair, priority, deadline"),
+        ("[\"offload\", \"offload\"]", "each policy once"),
+        ("\"offloaded\"", "use one of fcfs, fair, priority, deadline, and any of keep-session, offload"),
     ] {
         let error = order(&format!("[runtime]\nworker-policy = {list}\n")).unwrap_err().to_string();
         assert!(error.contains("runtime.worker-policy") && error.contains(word), "{error}");
@@ -448,6 +450,10 @@ fn a_worker_has_one_order_by_any_spelling() {
         ("keep-session]\nmax-share = 1.5", "worker-policy.keep-session.max-share"),
         ("keep-session]\nmax-keep = \"0s\"", "worker-policy.keep-session.max-keep"),
         ("keep-session]\nmax_keep = \"1s\"", "did you mean `worker-policy.keep-session.max-keep`"),
+        ("offload]\nmin-suffix = 0", "worker-policy.offload.min-suffix"),
+        ("offload]\nmax-outstanding = 0", "worker-policy.offload.max-outstanding"),
+        ("offload]\nbusy-tokens = \"some\"", "worker-policy.offload.busy-tokens"),
+        ("offload]\npeers = [\"\"]", "worker-policy.offload.peers"),
     ] {
         let error = loaded(&format!("[worker-policy.{table}\n"), &[], &[]).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");

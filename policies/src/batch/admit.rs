@@ -6,6 +6,7 @@ use super::Batch;
 use super::plan::Draft;
 use super::seq::{Place, Seq};
 use super::slab::Key;
+use super::transfer::Transfer;
 use crate::order::OrderEvent;
 use crate::time::Time;
 
@@ -94,18 +95,27 @@ impl Batch {
 
     fn try_admit(&mut self, key: Key, draft: &mut Draft) -> bool {
         let reserve = self.reserve(&self.seqs[key]);
-        if self.spare() == 0 && self.table.available() <= reserve {
+        let callable = self.callable(key);
+        if self.spare() + callable == 0 && self.table.available() <= reserve {
             return false;
         }
         let hits = self.look_up(key);
         let total = self.seqs[key].len().div_ceil(self.config.page_tokens);
         let missing = total - hits.len() as u32;
-        if self.most_room(&hits) < missing {
+        if self.most_room(&hits) + callable < missing {
             return false;
         }
         // A sequence that cannot go on anyway keeps nobody out. Nothing is taken meanwhile, so the hits stay.
-        while self.table.room_beside(&hits) < missing.saturating_add(self.reserve(&self.seqs[key])) {
-            if !self.evict_paused() {
+        loop {
+            let (room, needed) =
+                (self.table.room_beside(&hits), missing.saturating_add(self.reserve(&self.seqs[key])));
+            if room >= needed {
+                break;
+            }
+            // A prompt that is away is called back for nothing less than what is needed.
+            let enough = room.saturating_add(self.callable(key)) >= needed;
+            let gained = self.evict_paused() || (enough && self.call_back(Some(key)));
+            if !gained {
                 return false;
             }
         }
@@ -170,7 +180,7 @@ impl Batch {
 
     /// Gives a waiting sequence its pages, of which the first `cached` tokens are computed, and moves it to the running
     /// ones; or, where another worker computes it, to those that wait for their content. Says whether it runs.
-    fn start(&mut self, key: Key, pages: Vec<PageId>, cached: u32) -> bool {
+    pub(super) fn start(&mut self, key: Key, pages: Vec<PageId>, cached: u32) -> bool {
         let first = self.seqs[key].place == Place::Fresh;
         let (place, rank, len) = (self.seqs[key].place, self.seqs[key].rank(), self.seqs[key].len());
         match place {
@@ -201,7 +211,9 @@ impl Batch {
                 let key = request.key();
                 self.order.tell(|| OrderEvent::Admitted { key, cached: hit });
             }
-            if self.config.prefix_cache && !(seq.joint && request.spec.prompt_logprobs) {
+            // One that is back from another worker was counted before it left.
+            let counted = request.offloaded && request.transfer == Transfer::None;
+            if self.config.prefix_cache && !counted && !(seq.joint && request.spec.prompt_logprobs) {
                 self.totals.prefix_queries += u64::from(prompt);
                 self.totals.prefix_hits += u64::from(hit);
             }

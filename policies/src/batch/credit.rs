@@ -114,7 +114,7 @@ impl Batch {
     }
 
     /// Puts a sequence without pages, which is in no list, among those that wait for an admission.
-    fn queue_as_fresh(&mut self, key: Key) {
+    pub(super) fn queue_as_fresh(&mut self, key: Key) {
         let seq = &mut self.seqs[key];
         (seq.place, seq.order) = (Place::Fresh, seq.arrival);
         seq.spot = Spot::new(&self.requests[seq.request].standing, seq.order, seq.choice);

@@ -157,7 +157,7 @@ impl Batch {
             let missing = seq.len().div_ceil(self.config.page_tokens) - hits.len() as u32;
             let needed = missing.saturating_add(self.reserve(seq)).saturating_add(promised);
             let work = self.work_here(seq, seq.len() - cached);
-            let spare = self.spare();
+            let spare = self.spare() + self.callable(key);
             let victims: Vec<Key> = self.victims(standing.level).collect();
             let gain: u32 = victims.iter().map(|k| self.seqs[*k].pages.len() as u32).sum();
             if (slots == 0 && victims.is_empty()) || self.table.room_beside(&hits) + spare + gain < needed {

@@ -87,7 +87,7 @@ impl Batch {
                 }
                 return true;
             }
-            if self.evict_paused() {
+            if self.evict_paused() || self.call_back(None) {
                 continue;
             }
             let Some(&youngest) = self.running.last() else { return false };

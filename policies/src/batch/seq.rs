@@ -45,6 +45,8 @@ pub(super) struct Request {
     pub(super) reached: u32,
     /// Its prompt is computed for, or by, another worker.
     pub(super) transfer: Transfer,
+    /// Another worker was asked for its prompt while it waited.
+    pub(super) offloaded: bool,
 }
 
 /// Where a choice stands.

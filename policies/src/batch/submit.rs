@@ -62,6 +62,7 @@ impl Batch {
             fingerprint,
             reached: 0,
             transfer: Transfer::None,
+            offloaded: false,
         };
         self.submitted += 1;
         self.order.tell(|| OrderEvent::Arrived(request.arrival().into()));

@@ -191,7 +191,7 @@ impl Batch {
     }
 
     /// No more content comes: the first `tokens` tokens are there (those that were in the cache in any case), the rest is
-    /// computed here. Of a request that has no pages yet: it will be computed here. False where neither is the case.
+    /// computed here, at once, or in its turn where it was to be computed here before ([`Batch::offload`]). Of a request that has no pages yet: it will be computed here. False where neither is the case.
     pub fn compute_here(&mut self, now: Time, request: RequestId, attempt: Attempt, tokens: u32) -> bool {
         let Some((owner, key)) = self.set_aside_as(request, attempt, Place::Receiving) else {
             let waiting = self.by_id.get(&(request, attempt)).and_then(|key| self.requests.get_mut(*key));
@@ -202,6 +202,10 @@ impl Batch {
             });
         };
         self.clock = self.clock.max(now);
+        if self.requests[owner].offloaded {
+            self.wait_again(owner, key, tokens);
+            return true;
+        }
         let before = self.take_back(owner, key);
         let seq = &mut self.seqs[key];
         // The last token is computed in any case: its logits are needed.
@@ -371,7 +375,7 @@ impl Batch {
     }
 
     /// Prompt tokens have come with their content: nobody is charged for them here, now or after a preemption.
-    fn spare_charge(&mut self, owner: Key, key: Key) {
+    pub(super) fn spare_charge(&mut self, owner: Key, key: Key) {
         let seq = &self.seqs[key];
         let come = seq.computed.min(seq.prompt.len() as u32);
         let request = &mut self.requests[owner];

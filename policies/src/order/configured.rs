@@ -1,16 +1,20 @@
 //! The policies of a worker as the configuration describes them. The one place where they are made: at the start, at a
 //! reload, after a panic and in the simulator.
 
-use config::{DeadlineConfig, FairConfig, KeepSessionConfig, PriorityConfig, WorkerPoliciesConfig};
+use config::{
+    DeadlineConfig, FairConfig, KeepSessionConfig, OffloadConfig, PriorityConfig, WorkerPoliciesConfig,
+};
 
 use super::WorkerPolicy;
 use super::deadline::{Deadline, DeadlineOptions};
 use super::fair::{Fair, FairOptions};
 use super::keep_session::{self, KeepOptions};
+use super::offload::{self, OffloadOptions};
 use super::priority::{Priority, PriorityOptions};
 use crate::time::Span;
 
-/// The ordering policy `name` with its configured options; none where it orders nothing (`fcfs`, `keep-session`).
+/// The ordering policy `name` with its configured options; none where it orders nothing (`fcfs`, `keep-session`,
+/// `offload`).
 #[must_use]
 pub fn ordering(name: &str, options: &WorkerPoliciesConfig) -> Option<Box<dyn WorkerPolicy>> {
     match name {
@@ -25,6 +29,26 @@ pub fn ordering(name: &str, options: &WorkerPoliciesConfig) -> Option<Box<dyn Wo
 #[must_use]
 pub fn keeping(list: &[String], options: &WorkerPoliciesConfig) -> Option<KeepOptions> {
     list.iter().any(|name| name == keep_session::NAME).then(|| (&options.keep_session).into())
+}
+
+/// Which prompts other workers compute, where `runtime.worker-policy` lists `offload`; `step_tokens` are those of a step.
+#[must_use]
+pub fn offloading(
+    list: &[String],
+    options: &WorkerPoliciesConfig,
+    step_tokens: usize,
+) -> Option<OffloadOptions> {
+    let listed = list.iter().any(|name| name == offload::NAME);
+    listed.then(|| offload_options(&options.offload, step_tokens))
+}
+
+fn offload_options(config: &OffloadConfig, step_tokens: usize) -> OffloadOptions {
+    OffloadOptions {
+        peers: config.peers.clone(),
+        min_suffix: config.min_suffix,
+        busy_tokens: config.busy_tokens.unwrap_or(2 * step_tokens as u64),
+        max_outstanding: config.max_outstanding,
+    }
 }
 
 impl From<&FairConfig> for FairOptions {
@@ -65,6 +89,10 @@ mod tests {
             assert!(made.is_none_or(|policy| policy.name().as_str() == name));
         }
         assert!(keeping(&["fcfs".to_owned()], &options).is_none());
+        assert!(offloading(&["keep-session".to_owned()], &options, 512).is_none());
+        let offload = offloading(&["fair".to_owned(), "offload".to_owned()], &options, 512).unwrap();
+        assert_eq!((offload.min_suffix, offload.busy_tokens, offload.max_outstanding), (512, 1024, 4));
+        assert!(offload.peers.is_empty());
         assert_eq!(
             keeping(&["fair".to_owned(), "keep-session".to_owned()], &options),
             Some(KeepOptions::default())

@@ -211,8 +211,10 @@ impl Worker {
             self.step_tokens = plan.slices.iter().map(|slice| slice.tokens.len()).sum();
             let computed = self.pages.step(&plan);
             let mut outcome = computed.map_err(|detail| Broken { name: "sim_step_runs", detail })?;
-            let (load, total) = (self.core.load(), self.core.config().pages);
-            outcome.took = self.cost.plan_in(&plan, KvUse { used: load.pages_used, total });
+            // Pages whose content is on its way are not read.
+            let (load, total, aside) = (self.core.load(), self.core.config().pages, self.core.set_aside());
+            let used = load.pages_used.saturating_sub(aside.receiving_pages + aside.held_pages);
+            outcome.took = self.cost.plan_in(&plan, KvUse { used, total });
             if let Some((seq, reason)) = outcome.failed.first() {
                 return Err(Broken { name: "sim_slices_run", detail: format!("{seq:?}: {reason}") });
             }

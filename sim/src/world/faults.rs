@@ -33,7 +33,9 @@ impl World {
         match *event {
             Event::Fault(index) => self.begins(now, index),
             Event::FaultOver(index) => self.is_over(now, index),
-            Event::Notice { who, whom, why } if self.network.notices(now, who, whom, why, &mut self.queue) => {
+            Event::Notice { who, whom, why }
+                if self.network.notices(now, who, whom, why, &mut self.queue) =>
+            {
                 self.link_lost(who, whom);
             }
             Event::Relink(a, b) => {

@@ -12,6 +12,7 @@ use crate::request::{RequestSpec, ResumedChoice};
 use crate::rng::Rng;
 
 mod moves;
+mod offload;
 mod ordered;
 
 const PAGE: u32 = 4;
@@ -253,6 +254,7 @@ fn b57_a_small_receiver_serves_everybody() {
 /// stream that ends is what it is alone, and nothing is left.
 #[test]
 fn random_transfers_give_the_solo_tokens_and_leave_nothing() {
+    let mut left = 0;
     for seed in 0..60 {
         let mut rng = Rng::new(seed);
         let (p, d) = (limits(40 + rng.below(60) as u32), limits(40 + rng.below(60) as u32));
@@ -286,6 +288,13 @@ fn random_transfers_give_the_solo_tokens_and_leave_nothing() {
             for _ in 0..rng.below(6) {
                 pair.step();
             }
+            let (least, over) = (1 + rng.below(8) as u32, rng.below(4));
+            let found = pair.d.with(|d, _| d.waiting_prompts(least, over));
+            if let Some(prompt) = found.first().filter(|_| rng.below(2) == 0) {
+                assert!(prompt.missing >= least && prompt.ahead > over);
+                assert!(pair.leave(prompt.key));
+                left += 1;
+            }
             let any = open[rng.below(open.len() as u64) as usize];
             match rng.below(6) {
                 0 => {
@@ -315,4 +324,5 @@ fn random_transfers_give_the_solo_tokens_and_leave_nothing() {
         let done = specs.iter().filter(|spec| pair.d.got(id(spec)).done.is_some()).count();
         assert!(done >= 20, "{done}");
     }
+    assert!(left > 50, "{left} left");
 }

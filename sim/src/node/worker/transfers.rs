@@ -156,7 +156,10 @@ impl Transfers {
         peer: Option<WorkerId>,
     ) -> Result<(), Refusal> {
         let Some(peer) = peer else { return core.submit(now, spec) };
-        let (id, least) = ((spec.id, spec.attempt), LEAST_PAGES * self.layout.page_tokens);
+        // What has output already lacks little where it was before, and is waited for.
+        let moved = spec.resumed.iter().any(|choice| !choice.tokens.is_empty());
+        let pages = if moved { 1 } else { LEAST_PAGES };
+        let (id, least) = ((spec.id, spec.attempt), pages * self.layout.page_tokens);
         let kept = Box::new(spec.clone());
         core.submit_received(now, spec, least)?;
         self.entries.insert(id, Entry::Waiting { spec: kept, peer });
