@@ -106,7 +106,7 @@ pub struct StatusArgs {
 /// One simulation run.
 #[derive(Debug, Clone, Default, PartialEq, Args)]
 pub struct SimArgs {
-    /// A scenario file (TOML); flags override what it says.
+    /// A scenario file (TOML), or several with --compare; flags override what it says.
     pub scenario: Option<PathBuf>,
     /// Seed of every random choice: the same seed gives the same run.
     #[arg(long)]
@@ -123,6 +123,21 @@ pub struct SimArgs {
     /// Print JSON in place of a table.
     #[arg(long)]
     pub json: bool,
+    /// Run with so many seeds, from --seed on; the first that breaks an invariant ends it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "html")]
+    pub seeds: Option<u64>,
+    /// Requests to replay, in place of drawn ones: a trace file.
+    #[arg(long, value_name = "PATH")]
+    pub trace: Option<PathBuf>,
+    /// A node's configuration file, whose policies the scenario takes
+    #[arg(long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+    /// Write one page with charts, to be opened in a browser.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Scenario files to set beside each other; the first one is what the others are compared to.
+    #[arg(long, value_name = "SCENARIO", num_args = 1..)]
+    pub compare: Vec<PathBuf>,
 }
 
 /// Settings given as flags.

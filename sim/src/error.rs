@@ -62,6 +62,39 @@ pub enum SimError {
     /// A configuration cannot be written down again.
     #[error("cannot take over a node's configuration: {0}")]
     Write(Box<toml::ser::Error>),
+    /// An arm is not a change of its scenario.
+    #[error("the scenario {origin} is malformed: {}: {reason}", named(arm))]
+    Arm {
+        /// The file.
+        origin: String,
+        /// The arm's name, or its number.
+        arm: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The page cannot be written.
+    #[error("cannot write the page {}: {source}", path.display())]
+    Page {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The page cannot be made.
+    #[error("cannot make the page: {0}")]
+    Chart(String),
+    /// One seed of many broke something.
+    #[error("{arm}: after {held} seeds that hold: {source}\nrepeat it with: {command}")]
+    Seed {
+        /// The arm.
+        arm: String,
+        /// Seeds before it that hold.
+        held: u64,
+        /// The command that repeats the run.
+        command: String,
+        /// What is wrong.
+        source: Box<SimError>,
+    },
     /// The report cannot be written as JSON.
     #[error("cannot write the report: {0}")]
     Json(#[from] serde_json::Error),
@@ -71,4 +104,9 @@ impl SimError {
     pub(crate) fn broken(broken: Broken, at: Time, seed: u64) -> Self {
         Self::Broken { name: broken.name, detail: broken.detail, at: at.since(Time::ZERO), seed }
     }
+}
+
+/// An arm without a name has a number.
+fn named(arm: &str) -> String {
+    if arm.starts_with("arm") { arm.to_owned() } else { format!("arm `{arm}`") }
 }

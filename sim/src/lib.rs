@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod arms;
 pub mod scenario;
 pub mod workload;
 
@@ -24,6 +25,7 @@ pub mod watch;
 
 pub mod cli;
 pub mod error;
+mod progress;
 
 pub use cli::run_cli;
 pub use error::SimError;
@@ -46,4 +48,13 @@ pub fn run(scenario: &Scenario) -> Result<Report, SimError> {
 pub fn simulate(scenario: &Scenario) -> Result<Run, SimError> {
     scenario.validate()?;
     world::World::new(scenario)?.run()
+}
+
+/// As [`simulate`], and calls `watch` now and then as the run goes on.
+///
+/// # Errors
+/// As [`run`].
+pub fn simulate_watched(scenario: &Scenario, watch: Box<dyn FnMut(report::Glance)>) -> Result<Run, SimError> {
+    scenario.validate()?;
+    world::World::new(scenario)?.watched_by(watch).run()
 }

@@ -1,15 +1,28 @@
 //! Figures of a run.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
-use config::ids::RequestId;
+use config::ids::{RequestId, WorkerId};
 use policies::session::Failure;
 use policies::time::{Span, Time};
 use serde::Serialize;
 
-use crate::node::{Outcome, Record};
+use crate::node::{Outcome, Record, Worker};
+use crate::scenario::Slo;
 use crate::trace::Trace;
+
+pub mod distribution;
+pub mod probe;
+pub mod series;
+
+pub(crate) mod json;
+pub(crate) mod table;
+
+pub mod page;
+
+pub use distribution::{Distribution, Percentiles};
+pub use probe::{Glance, Probe};
+pub use series::{Series, WorkerSeries};
 
 /// What came of a run. Times are virtual.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -52,62 +65,128 @@ pub struct Report {
     pub events: u64,
     /// Hash of all of them, in hexadecimal: the same scenario gives the same.
     pub trace: String,
+    /// Requests that kept to `[slo]`; none where it asks for nothing.
+    pub goodput: Option<Goodput>,
+    /// Times that a controller or a worker refused a request, by why; each number in it is `N`. A session may have tried
+    /// again.
+    pub refusals: BTreeMap<String, u64>,
+    /// What each worker did, by name.
+    pub workers: Vec<WorkerFigures>,
+    /// What policies and the controller said of placements, and how often.
+    pub stages: Vec<StageCount>,
+    /// Latencies by share of the requests.
+    pub cdf: Cdf,
+    /// Figures over time.
+    pub series: Series,
 }
 
-/// Percentiles by nearest rank; all zero where there are no values.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Percentiles {
-    /// How many values.
+/// Requests that kept to the limits of `[slo]`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Goodput {
+    /// How many.
+    pub requests: u64,
+    /// Of all that arrived, in `[0, 1]`.
+    pub share: f64,
+    /// How many a second.
+    pub requests_per_second: f64,
+    /// Tokens of those a second.
+    pub output_tokens_per_second: f64,
+}
+
+/// What a worker did, in all its lives.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct WorkerFigures {
+    /// Its name.
+    pub name: String,
+    /// Times that it started.
+    pub lives: u32,
+    /// Steps of its engine.
+    pub steps: u64,
+    /// Time in them, in seconds.
+    pub busy_seconds: f64,
+    /// The same as a share of the run's time, in `[0, 1]`.
+    pub busy_share: f64,
+    /// Tokens that it computed in prefill; of a life that ended in a crash, those of its last report.
+    pub prefilled_tokens: u64,
+    /// Tokens that it drew.
+    pub drawn_tokens: u64,
+    /// Prompt tokens looked up in its prefix cache.
+    pub prefix_queries: u64,
+    /// How many of those were found.
+    pub prefix_hits: u64,
+    /// Times that a sequence lost its pages to others there.
+    pub preemptions: u64,
+    /// Share of its KV pages that sequences held, at most, in `[0, 1]`.
+    pub peak_kv: f64,
+    /// Its figures over time; only in a small cluster.
+    pub series: Option<WorkerSeries>,
+}
+
+/// How often something was said of a placement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StageCount {
+    /// By which policy, or by the controller itself: `placement`.
+    pub policy: String,
+    /// `shadow` or `prod`.
+    pub mode: String,
+    /// What was done, in one word.
+    pub action: String,
+    /// Why; each number in it is `N`.
+    pub why: String,
+    /// How often.
     pub count: u64,
-    /// The mean.
-    pub mean: f64,
-    /// The median.
-    pub p50: f64,
-    /// Nine tenths are at most this.
-    pub p90: f64,
-    /// All but a hundredth are at most this.
-    pub p99: f64,
+    /// Prompt tokens that were, or would have been, computed less for it than without the policy; all together.
+    pub saved_tokens: i64,
 }
 
-impl Percentiles {
-    /// Of spans, in milliseconds.
-    #[must_use]
-    pub fn of(mut spans: Vec<Span>) -> Self {
-        if spans.is_empty() {
-            return Self::default();
-        }
-        spans.sort_unstable();
-        let ms = |s: Span| s.0 as f64 / 1e6;
-        let rank = |percent: usize| ms(spans[(spans.len() * percent).div_ceil(100).max(1) - 1]);
-        let sum: u128 = spans.iter().map(|s| u128::from(s.0)).sum();
-        Self {
-            count: spans.len() as u64,
-            mean: sum as f64 / spans.len() as f64 / 1e6,
-            p50: rank(50),
-            p90: rank(90),
-            p99: rank(99),
-        }
+/// Cumulative distributions: the values up to which the shares lie. A list is empty where there are no values.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Cdf {
+    /// Shares, in `[0, 1]`.
+    pub shares: Vec<f64>,
+    /// Time to first token, in milliseconds.
+    pub ttft_ms: Vec<f64>,
+    /// Inter-token latency, in milliseconds.
+    pub inter_token_ms: Vec<f64>,
+    /// From arrival to the last token, in milliseconds.
+    pub end_to_end_ms: Vec<f64>,
+}
+
+impl Cdf {
+    fn of(ttft: &Distribution, gaps: &Distribution, whole: &Distribution) -> Self {
+        // Each half percent, and more of the last one.
+        let grid =
+            (0..9_900).step_by(50).chain((9_900..9_990).step_by(10)).chain([9_990, 9_995, 9_999, 10_000]);
+        let shares: Vec<u16> = grid.collect();
+        let [ttft_ms, inter_token_ms, end_to_end_ms] = [ttft, gaps, whole].map(|d| d.each(&shares));
+        let shares = shares.iter().map(|s| f64::from(*s) / 1e4).collect();
+        Self { shares, ttft_ms, inter_token_ms, end_to_end_ms }
     }
 }
 
+/// What a run leaves to report on.
+pub(crate) struct Left<'a> {
+    pub(crate) seed: u64,
+    pub(crate) slo: Slo,
+    pub(crate) records: &'a BTreeMap<RequestId, Record>,
+    pub(crate) drawn_tokens: u64,
+    pub(crate) last: Time,
+    pub(crate) trace: Trace,
+    pub(crate) probe: &'a Probe,
+    pub(crate) workers: &'a BTreeMap<WorkerId, Worker>,
+}
+
 impl Report {
-    pub(crate) fn new(
-        seed: u64,
-        records: &BTreeMap<RequestId, Record>,
-        drawn_tokens: u64,
-        last: Time,
-        trace: Trace,
-    ) -> Self {
-        let (mut ttft, mut gaps, mut whole) = (Vec::new(), Vec::new(), Vec::new());
+    pub(crate) fn new(left: &Left<'_>) -> Self {
+        let records = left.records;
+        let (mut ttft, mut gaps, mut whole) = <(Distribution, Distribution, Distribution)>::default();
         let (mut finished, mut failed) = (0, BTreeMap::new());
         let (mut prompt_tokens, mut cached_tokens, mut output_tokens) = (0, 0, 0);
+        let (mut good, mut good_tokens) = (0, 0);
         for record in records.values() {
-            let firsts = record.answers.iter().filter_map(|a| a.first());
-            ttft.extend(firsts.map(|(at, _)| at.since(record.arrived)).min());
-            for answer in &record.answers {
-                output_tokens += answer.len() as u64;
-                gaps.extend(answer.windows(2).map(|w| w[1].0.since(w[0].0)));
-            }
+            let seen = Seen::of(record, &mut gaps);
+            seen.ttft.into_iter().for_each(|span| ttft.add(span));
+            output_tokens += seen.tokens;
             if let Some(cached) = record.cached_tokens {
                 prompt_tokens += u64::from(record.prompt_tokens);
                 cached_tokens += u64::from(cached);
@@ -115,16 +194,26 @@ impl Report {
             match &record.end {
                 Some((at, Outcome::Finished)) => {
                     finished += 1;
-                    whole.push(at.since(record.arrived));
+                    whole.add(at.since(record.arrived));
+                    if seen.keeps(&left.slo) {
+                        good += 1;
+                        good_tokens += seen.tokens;
+                    }
                 }
                 Some((_, Outcome::Failed(failure))) => *failed.entry(name(failure)).or_default() += 1,
                 None => *failed.entry("unanswered").or_default() += 1,
             }
         }
-        let seconds = last.since(Time::ZERO).as_secs_f64();
+        let seconds = left.last.since(Time::ZERO).as_secs_f64();
         let a_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
+        let goodput = left.slo.is_some().then(|| Goodput {
+            requests: good,
+            share: good as f64 / records.len().max(1) as f64,
+            requests_per_second: a_second(good),
+            output_tokens_per_second: a_second(good_tokens),
+        });
         Self {
-            seed,
+            seed: left.seed,
             requests: records.len() as u64,
             finished,
             failed,
@@ -134,65 +223,28 @@ impl Report {
             cached_tokens,
             prefix_hit_rate: cached_tokens as f64 / prompt_tokens.max(1) as f64,
             output_tokens,
-            drawn_tokens,
+            drawn_tokens: left.drawn_tokens,
             seconds,
             output_tokens_per_second: a_second(output_tokens),
             finished_per_second: a_second(finished),
-            ttft_ms: Percentiles::of(ttft),
-            inter_token_ms: Percentiles::of(gaps),
-            end_to_end_ms: Percentiles::of(whole),
-            events: trace.events(),
-            trace: format!("{:016x}", trace.hash()),
+            ttft_ms: ttft.percentiles(),
+            inter_token_ms: gaps.percentiles(),
+            end_to_end_ms: whole.percentiles(),
+            events: left.trace.events(),
+            trace: format!("{:016x}", left.trace.hash()),
+            goodput,
+            refusals: left.probe.refusals.clone(),
+            workers: left.probe.workers(left.last, left.workers),
+            stages: left.probe.stages(),
+            cdf: Cdf::of(&ttft, &gaps, &whole),
+            series: left.probe.samples.series(),
         }
     }
 
     /// For people.
     #[must_use]
     pub fn to_table(&self) -> String {
-        let mut out = String::new();
-        let mut line = |name: &str, value: String| {
-            // Writing to a string cannot fail.
-            let _ = writeln!(out, "{name:<22}{value}");
-        };
-        line("requests", format!("{} arrived, {} finished", self.requests, self.finished));
-        for (why, count) in &self.failed {
-            line("", format!("{count} failed: {why}"));
-        }
-        line("placed again", self.retries.to_string());
-        line("preemptions", self.preemptions.to_string());
-        line("virtual time", format!("{:.3} s", self.seconds));
-        line(
-            "throughput",
-            format!(
-                "{:.1} tokens/s, {:.2} requests/s",
-                self.output_tokens_per_second, self.finished_per_second
-            ),
-        );
-        line("tokens", format!("{} delivered, {} drawn", self.output_tokens, self.drawn_tokens));
-        line(
-            "prefix hits",
-            format!(
-                "{:.1} % ({} of {} prompt tokens)",
-                100.0 * self.prefix_hit_rate,
-                self.cached_tokens,
-                self.prompt_tokens
-            ),
-        );
-        line("", String::new());
-        line("milliseconds", format!("{:>11}{:>11}{:>11}{:>11}", "mean", "p50", "p90", "p99"));
-        let rows = [
-            ("TTFT", self.ttft_ms),
-            ("inter-token latency", self.inter_token_ms),
-            ("end to end", self.end_to_end_ms),
-        ];
-        for (name, p) in rows {
-            line(name, format!("{:>11.3}{:>11.3}{:>11.3}{:>11.3}", p.mean, p.p50, p.p90, p.p99));
-        }
-        line("", String::new());
-        line("seed", self.seed.to_string());
-        line("events", self.events.to_string());
-        line("trace", self.trace.clone());
-        out.lines().map(|l| format!("{}\n", l.trim_end())).collect()
+        table::one(self)
     }
 
     /// For programs: one JSON object, with line breaks.
@@ -200,7 +252,38 @@ impl Report {
     /// # Errors
     /// Never for the figures of a run; the signature is the serializer's.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string_pretty(self)
+        json::pretty(self)
+    }
+}
+
+/// What a client saw of its request, summed up.
+struct Seen {
+    ttft: Option<Span>,
+    /// Mean inter-token latency of the slowest choice.
+    pace: Option<Span>,
+    tokens: u64,
+}
+
+impl Seen {
+    fn of(record: &Record, gaps: &mut Distribution) -> Self {
+        let mut seen = Self { ttft: None, pace: None, tokens: 0 };
+        for answer in &record.answers {
+            seen.tokens += answer.len() as u64;
+            answer.windows(2).for_each(|w| gaps.add(w[1].0.since(w[0].0)));
+            let (Some((first, _)), Some((last, _))) = (answer.first(), answer.last()) else { continue };
+            let ttft = first.since(record.arrived);
+            seen.ttft = Some(seen.ttft.map_or(ttft, |least| least.min(ttft)));
+            let pace = last.since(*first).0.checked_div(answer.len() as u64 - 1).map(Span);
+            seen.pace = seen.pace.max(pace);
+        }
+        seen
+    }
+
+    fn keeps(&self, slo: &Slo) -> bool {
+        let within = |seen: Option<Span>, limit: Option<config::Dur>| {
+            limit.is_none_or(|limit| seen.is_none_or(|seen| seen <= Span::from(limit.get())))
+        };
+        within(self.ttft, slo.ttft) && within(self.pace, slo.inter_token)
     }
 }
 

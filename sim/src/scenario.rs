@@ -13,10 +13,12 @@ mod checks;
 mod cost;
 mod layers;
 mod node;
+mod slo;
 mod workload;
 
 pub use cost::{AffineCost, Cost, CurveCost, Degrees};
 pub use node::{Machine, Model, NodeClass, Number, Shape};
+pub use slo::Slo;
 pub use workload::{Arrivals, Class, Lengths, PropValue, TraceFormat, Workload};
 
 /// A whole run. Every key has a default; an unknown one is an error.
@@ -51,6 +53,8 @@ pub struct Scenario {
     pub nodes: Vec<NodeClass>,
     /// Options of the policies inside workers, as a node's configuration has them.
     pub worker_policy: WorkerPoliciesConfig,
+    /// What is good enough.
+    pub slo: Slo,
 }
 
 /// Workers, their limits, and what is between the nodes.
@@ -144,6 +148,7 @@ impl Default for Scenario {
             cost: Cost::default(),
             nodes: Vec::new(),
             worker_policy: WorkerPoliciesConfig::default(),
+            slo: Slo::default(),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::event::{Came, ControllerMsg, Event, GatewayMsg, KvMail, KvMessage, Ou
 use crate::node::worker::Handoffs;
 use crate::node::{Controller, Gateway, Worker};
 use crate::queue::Queue;
-use crate::report::Report;
+use crate::report::{Glance, Left, Probe, Report};
 use crate::scenario::{Cluster, FaultKind, Scenario};
 use crate::trace::Trace;
 use crate::workload::{Arrival, Clients};
@@ -59,6 +59,7 @@ pub struct World {
     /// Transfers of workers that are gone.
     handoffs: Handoffs,
     trace: Trace,
+    probe: Probe,
 }
 
 impl World {
@@ -104,8 +105,16 @@ impl World {
             drawn: 0,
             handoffs: Handoffs::default(),
             trace: Trace::default(),
+            probe: Probe::default(),
             scenario: scenario.clone(),
         })
+    }
+
+    /// The same, with someone who is told now and then how far it is.
+    #[must_use]
+    pub fn watched_by(mut self, watch: Box<dyn FnMut(Glance)>) -> Self {
+        self.probe.watched_by(watch);
+        self
     }
 
     /// Runs until nothing is left to happen.
@@ -134,6 +143,7 @@ impl World {
             {
                 self.queue.push(next.at.max(now), Event::Arrive(Box::new(next), Came::ByItself));
             }
+            self.probe.see(now, &event, &self.gateway, &self.controller, &self.workers);
             self.apply(now, event).map_err(|broken| SimError::broken(broken, now, seed))?;
             for id in self.gateway.take_ended() {
                 if self.clients.is_followed(id) {
@@ -159,7 +169,16 @@ impl World {
         let mut handoffs = self.handoffs;
         self.workers.values().for_each(|worker| handoffs.merge(worker.handoffs()));
         let answers = records.iter().map(|(id, r)| (*id, r.answers.iter().map(tokens).collect())).collect();
-        let report = Report::new(seed, &records, self.drawn, last, self.trace);
+        let report = Report::new(&Left {
+            seed,
+            slo: self.scenario.slo,
+            records: &records,
+            drawn_tokens: self.drawn,
+            last,
+            trace: self.trace,
+            probe: &self.probe,
+            workers: &self.workers,
+        });
         let roles = self.workers.into_iter().map(|(id, worker)| (id, worker.info().role)).collect();
         Ok(Run { report, answers, prefilled, handoffs, roles })
     }

@@ -1,6 +1,7 @@
 //! Whole runs with policies: what they save, what they may cost, and that they break nothing.
 
 use config::{Dur, Mode};
+use sim::report::Series;
 use sim::scenario::{Fault, FaultKind, Lengths};
 use sim::{Report, Run, Scenario, simulate};
 
@@ -78,6 +79,9 @@ fn shadow_runs_as_without() {
         seconds: 0.0,
         output_tokens_per_second: 0.0,
         finished_per_second: 0.0,
+        stages: Vec::new(),
+        workers: Vec::new(),
+        series: Series::default(),
         ..figures(r)
     };
     assert_eq!(last(&shadow.report), last(&without.report));

@@ -278,6 +278,7 @@ fn the_command_line_overrides_the_file() {
         rate: Some(1.5),
         workers: Some(4),
         json: true,
+        ..SimArgs::default()
     };
     let json = run_cli(&args).unwrap();
     let mut scenario = Scenario { seed: 3, ..small() };

@@ -54,6 +54,39 @@ fn wrong_command_lines_name_what_is_wrong() {
 }
 
 #[test]
+fn a_simulation_takes_a_file_of_policies_and_several_scenarios() {
+    let line = [
+        "sim",
+        "--config",
+        "node.toml",
+        "--seeds",
+        "5",
+        "--trace",
+        "t.jsonl",
+        "--compare",
+        "a.toml",
+        "b.toml",
+    ];
+    let Some(Command::Sim(args)) = parse(&line).unwrap().command else { panic!("sim") };
+    assert_eq!(args.config.as_deref(), Some(std::path::Path::new("node.toml")));
+    assert_eq!((args.scenario, args.seed, args.seeds), (None, None, Some(5)));
+    assert_eq!(args.compare, [PathBuf::from("a.toml"), PathBuf::from("b.toml")]);
+    assert_eq!(args.trace, Some(PathBuf::from("t.jsonl")));
+    let line = ["sim", "a.toml", "--html", "page.html", "--seed", "3"];
+    let Some(Command::Sim(args)) = parse(&line).unwrap().command else { panic!("sim") };
+    let (scenario, html) = (Some(PathBuf::from("a.toml")), Some(PathBuf::from("page.html")));
+    assert_eq!((args.scenario, args.html, args.seed, args.json), (scenario, html, Some(3), false));
+    for (args, parts) in [
+        (&["sim", "--seeds", "0"][..], ["--seeds", "0"]),
+        (&["sim", "--seeds", "3", "--html", "a.html"], ["--seeds", "--html"]),
+        (&["sim", "--compare"], ["--compare", "value"]),
+    ] {
+        let (problem, _) = refusal(args);
+        assert!(parts.iter().all(|part| problem.contains(part)), "{problem} lacks one of {parts:?}");
+    }
+}
+
+#[test]
 fn flags_may_stand_before_and_after_a_command() {
     for args in
         [&["--model", "file:m.gguf", "model", "pull"][..], &["model", "pull", "--model", "file:m.gguf"]]

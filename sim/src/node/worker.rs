@@ -72,8 +72,17 @@ impl Worker {
         let mut core = Batch::with_hasher(batch, page_hash);
         let orderer = Orderer::new(&orders, &mut core);
         let transfers = Transfers::new(handoff, layout, budget, link);
-        let watch = Watch::default();
-        Self { info, core, pages, cost, kv_messages: 0, transfers, orderer, step_tokens: 0, watch }
+        Self {
+            info,
+            core,
+            pages,
+            cost,
+            kv_messages: 0,
+            transfers,
+            orderer,
+            step_tokens: 0,
+            watch: Watch::default(),
+        }
     }
 
     /// From now on it is checked so often.
@@ -171,8 +180,8 @@ impl Worker {
     /// Starts the next step if the engine is free and there is one, and sends what there is to send. Pages that the last
     /// step has filled leave before.
     fn go_on(&mut self, now: Time, mut fx: Vec<BatchEffect>, out: &mut Outbox) -> Result<(), Broken> {
-        self.news(now, &mut fx, out)?;
         let mut planned = false;
+        self.news(now, &mut fx, out)?;
         loop {
             self.orderer.order(now, &mut self.core)?;
             planned |= self.plan(now, out)?;
@@ -190,22 +199,22 @@ impl Worker {
         self.watch.check(core.config().pages.into(), || core.check(), part)
     }
 
-    /// Starts a step; false where there is none to start.
+    /// Whether there was a step to start.
     fn plan(&mut self, now: Time, out: &mut Outbox) -> Result<bool, Broken> {
-        if let Some(plan) = self.core.plan(now) {
-            self.step_tokens = plan.slices.iter().map(|slice| slice.tokens.len()).sum();
-            let computed = self.pages.step(&plan);
-            let mut outcome = computed.map_err(|detail| Broken { name: "sim_step_runs", detail })?;
-            let (used, total) = (self.core.pages_used(), self.core.config().pages);
-            outcome.took = self.cost.plan_in(&plan, KvUse { used, total });
-            if let Some((seq, reason)) = outcome.failed.first() {
-                return Err(Broken { name: "sim_slices_run", detail: format!("{seq:?}: {reason}") });
-            }
-            out.after(outcome.took, Event::StepDone(self.info.id.clone(), Box::new(outcome)));
-            self.core.reuse(plan);
-            return Ok(true);
+        let Some(plan) = self.core.plan(now) else { return Ok(false) };
+        self.step_tokens = plan.slices.iter().map(|slice| slice.tokens.len()).sum();
+        let computed = self.pages.step(&plan);
+        let mut outcome = computed.map_err(|detail| Broken { name: "sim_step_runs", detail })?;
+        // Pages whose content is on its way are not read.
+        let (used, total, aside) = (self.core.pages_used(), self.core.config().pages, self.core.set_aside());
+        let used = used.saturating_sub(aside.receiving_pages + aside.held_pages);
+        outcome.took = self.cost.plan_in(&plan, KvUse { used, total });
+        if let Some((seq, reason)) = outcome.failed.first() {
+            return Err(Broken { name: "sim_slices_run", detail: format!("{seq:?}: {reason}") });
         }
-        Ok(false)
+        out.after(outcome.took, Event::StepDone(self.info.id.clone(), Box::new(outcome)));
+        self.core.reuse(plan);
+        Ok(true)
     }
 
     /// Takes what the core has to say: effects for gateways, and what is to be done for transfers. False where nothing was
@@ -246,7 +255,7 @@ impl Worker {
     /// Is what it was about to be, when nothing is left of what it had.
     fn take_role(&mut self, out: &mut Outbox) {
         if let Some(role) = self.info.switching_to
-            && self.core.requests() == 0
+            && self.core.load().requests == 0
         {
             (self.info.role, self.info.switching_to) = (role, None);
             out.send(Event::Controller(ControllerMsg::Joined(self.info.clone())));
