@@ -1,7 +1,7 @@
 //! What happens, and to whom.
 
 use config::WorkerRole;
-use config::ids::{Attempt, RequestId, WorkerId};
+use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use policies::batch::{BatchEffect, BatchLoad, Refusal};
 use policies::kv::PageHash;
 use policies::kv::events::KvEvent;
@@ -11,6 +11,7 @@ use policies::request::RequestSpec;
 use policies::step::{Drawn, StepOutcome};
 use policies::time::{Span, Time};
 
+use crate::network::{Addr, Silence, Way, Wire, index_of};
 use crate::workload::Arrival;
 
 /// Something that happens at a point in time.
@@ -44,6 +45,29 @@ pub enum Event {
     ControllerTick,
     /// An end of a transfer of pages asked to be called: its worker and its request.
     KvTimer(WorkerId, RequestId, Attempt),
+    /// A message reaches the controller that stands in at the gateway's node.
+    StandIn(ControllerMsg),
+    /// That one asked to be called.
+    StandInTick,
+    /// A message is at the end of a link.
+    Wire(Box<Wire>),
+    /// A node may notice that there is no link to another one.
+    Notice {
+        /// Who.
+        who: Addr,
+        /// Whom it is about.
+        whom: Addr,
+        /// What it may notice.
+        why: Silence,
+    },
+    /// Two nodes try to make a link again.
+    Relink(Addr, Addr),
+    /// A bulk transfer may end, if nothing has changed since this change.
+    Flow(u64),
+    /// A fault of the scenario begins, by its index.
+    Fault(u32),
+    /// A fault is over.
+    FaultOver(u32),
 }
 
 /// Why a request comes when it does.
@@ -68,6 +92,14 @@ pub enum GatewayMsg {
     Produced(Vec<BatchEffect>),
     /// A request could not be delivered: its worker is gone.
     Unreachable(RequestId, WorkerId),
+    /// The link to a worker is gone; the life of it that was known, if one was.
+    NodeLost(NodeId, Option<WorkerId>),
+    /// There is a link to a worker again.
+    NodeFound(NodeId),
+    /// The link to the controller is gone.
+    ControllerLost,
+    /// There is one again, perhaps to another life of it.
+    ControllerFound,
 }
 
 /// Messages to the controller.
@@ -91,6 +123,8 @@ pub enum ControllerMsg {
     KvEvents(WorkerId, u64, Vec<KvEvent>),
     /// All pages of a worker, after the message of this number.
     KvSnapshot(WorkerId, u64, Vec<PageHash>),
+    /// The link to the gateway is gone: what this process asked for interests nobody.
+    GatewayLeft(u64),
 }
 
 /// Messages to a worker.
@@ -108,8 +142,10 @@ pub enum WorkerMsg {
     Resync,
     /// From the other end of a transfer of pages.
     Kv(Box<KvMail>),
-    /// The links to this worker are broken.
-    KvLost(WorkerId),
+    /// The link to the gateway is gone: its requests are cancelled.
+    GatewayLeft,
+    /// The link to another worker is gone.
+    PeerLost(NodeId),
     /// Have another role, when what is here is done.
     SetRole(WorkerRole),
 }
@@ -191,44 +227,61 @@ impl Event {
     #[must_use]
     pub const fn class(&self) -> u8 {
         match self {
-            Self::Crash(_) | Self::Start(_) | Self::FalseAlarm(_) | Self::Rejoin(_) => 0,
-            Self::Gateway(_) | Self::Controller(_) | Self::Worker(..) => 1,
+            Self::Crash(_)
+            | Self::Start(_)
+            | Self::FalseAlarm(_)
+            | Self::Rejoin(_)
+            | Self::Fault(_)
+            | Self::FaultOver(_) => 0,
+            Self::Gateway(_)
+            | Self::Controller(_)
+            | Self::StandIn(_)
+            | Self::Worker(..)
+            | Self::Wire(_)
+            | Self::Notice { .. }
+            | Self::Relink(..)
+            | Self::Flow(_) => 1,
             Self::StepDone(..) => 2,
             Self::Arrive(..) | Self::Leave(_) | Self::Read(_) => 3,
-            Self::Timer(_) | Self::ControllerTick | Self::KvTimer(..) => 4,
+            Self::Timer(_) | Self::ControllerTick | Self::StandInTick | Self::KvTimer(..) => 4,
         }
     }
 }
 
-/// Where a driver puts what it sends; the world schedules it.
+/// Where a driver puts what it sends; the network takes it from there.
 #[derive(Debug)]
 pub struct Outbox {
-    network: Span,
-    /// Events with the time from now.
-    pub(crate) sent: Vec<(Span, Event)>,
-    /// Messages with this many bytes of pages, to a worker.
-    pub(crate) bulk: Vec<(WorkerId, u64, Event)>,
+    /// The node that is at work.
+    pub(crate) from: Addr,
+    /// Who sends, how, what.
+    pub(crate) sent: Vec<(Addr, Way, Event)>,
 }
 
 impl Outbox {
-    /// An empty one; messages take `network`.
+    /// An empty one.
     #[must_use]
-    pub const fn new(network: Span) -> Self {
-        Self { network, sent: Vec::new(), bulk: Vec::new() }
+    pub const fn new() -> Self {
+        Self { from: Addr::Gateway, sent: Vec::new() }
     }
 
-    /// Sends a message to another node.
+    /// Sends a message to another node, the one that the event is for.
     pub fn send(&mut self, message: Event) {
-        self.sent.push((self.network, message));
+        self.sent.push((self.from, Way::Link, message));
     }
 
-    /// Sends a message with `bytes` bytes of pages to a worker: it takes the link's time for them besides.
-    pub fn bulk(&mut self, to: WorkerId, bytes: u64, message: Event) {
-        self.bulk.push((to, bytes, message));
+    /// Sends `bytes` to a worker over the bulk link; the event happens there when the last one has arrived.
+    pub fn bulk(&mut self, to: &WorkerId, bytes: u64, event: Event) {
+        self.sent.push((self.from, Way::Bulk(Addr::Worker(index_of(to)), bytes), event));
     }
 
     /// Schedules an event after `span`.
     pub fn after(&mut self, span: Span, event: Event) {
-        self.sent.push((span, event));
+        self.sent.push((self.from, Way::After(span), event));
+    }
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self::new()
     }
 }

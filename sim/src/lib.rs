@@ -13,13 +13,16 @@ pub mod scenario;
 pub mod workload;
 
 pub mod event;
+pub mod network;
 pub mod queue;
 
 pub mod node;
 pub mod pages;
 pub mod world;
 
+pub mod checks;
 pub mod report;
+pub mod seeds;
 pub mod trace;
 pub mod watch;
 
@@ -31,6 +34,7 @@ pub use cli::run_cli;
 pub use error::SimError;
 pub use report::Report;
 pub use scenario::Scenario;
+pub use seeds::{FailedSeed, seeds, seeds_each};
 pub use world::Run;
 
 /// Runs a scenario and reports on it.

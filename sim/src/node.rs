@@ -2,6 +2,7 @@
 
 pub mod controller;
 pub mod gateway;
+mod places;
 pub mod worker;
 
 pub use controller::Controller;

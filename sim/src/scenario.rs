@@ -11,12 +11,16 @@ use crate::watch::Checks;
 
 mod checks;
 mod cost;
+mod fault;
 mod layers;
+mod network;
 mod node;
 mod slo;
 mod workload;
 
 pub use cost::{AffineCost, Cost, CurveCost, Degrees};
+pub use fault::{Fault, FaultKind, Faults, NodeName, RandomFaults};
+pub use network::Network;
 pub use node::{Machine, Model, NodeClass, Number, Shape};
 pub use slo::Slo;
 pub use workload::{Arrivals, Class, Lengths, PropValue, TraceFormat, Workload};
@@ -55,6 +59,13 @@ pub struct Scenario {
     pub worker_policy: WorkerPoliciesConfig,
     /// What is good enough.
     pub slo: Slo,
+    /// What else goes wrong, drawn from the seed.
+    #[serde(rename = "faults")]
+    pub random_faults: Faults,
+    /// What is between the nodes.
+    pub network: Network,
+    /// Hold each token of an answer against what the model says. Costs a hash of each prompt.
+    pub check_answers: bool,
 }
 
 /// Workers, their limits, and what is between the nodes.
@@ -98,40 +109,13 @@ pub struct Cluster {
     pub retry_backoff: Dur,
     /// Time that a message takes from node to node.
     pub network: Dur,
-    /// Time until the controller knows that a worker is gone.
+    /// Time until the others know that a node is gone or cannot be reached.
     pub detect: Dur,
     /// Policies inside each worker, as `runtime.worker-policy` lists them.
     #[serde(alias = "worker_policy", deserialize_with = "layers::list")]
     pub worker_policy: Vec<String>,
     /// As `controller.opinion-deadline`. Policies answer at once here.
     pub opinion_deadline: Dur,
-}
-
-/// Something that happens to a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Fault {
-    /// When.
-    pub at: Dur,
-    /// Which one, from 0.
-    pub worker: u32,
-    /// What; a crash where this is left out.
-    #[serde(default)]
-    pub kind: FaultKind,
-    /// After how long it is back; never where this is left out.
-    pub back_after: Option<Dur>,
-}
-
-/// What happens to a worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FaultKind {
-    /// It dies, and is noticed after [`Cluster::detect`]. It comes back empty, as another life.
-    #[default]
-    Crash,
-    /// The controller takes it for dead, and it lives: what runs there runs on until it is told to stop. It comes back as
-    /// it is.
-    FalseAlarm,
 }
 
 impl Default for Scenario {
@@ -149,6 +133,9 @@ impl Default for Scenario {
             nodes: Vec::new(),
             worker_policy: WorkerPoliciesConfig::default(),
             slo: Slo::default(),
+            random_faults: Faults::default(),
+            network: Network::default(),
+            check_answers: true,
         }
     }
 }
@@ -279,9 +266,10 @@ impl Scenario {
             }
         }
         for fault in &self.faults {
-            within("fault.worker", fault.worker.into(), 0, u64::from(self.workers()) - 1)?;
+            fault.validate(self.workers())?;
         }
-        Ok(())
+        self.random_faults.random.validate()?;
+        self.network.validate()
     }
 }
 

@@ -9,6 +9,7 @@ use policies::step::SeqKey;
 use policies::time::Time;
 
 use crate::event::{ControllerMsg, Event, GatewayMsg, KvMail, KvMessage, PageBlock, WorkerMsg};
+use crate::network::Addr;
 
 /// A running hash of events: their times, their kinds, and whom and what they are about. Two runs with the same hash
 /// took the same course.
@@ -65,11 +66,12 @@ impl Trace {
                     }
                     WorkerMsg::Resync => self.add(15),
                     WorkerMsg::Kv(mail) => self.mail(mail),
-                    WorkerMsg::KvLost(peer) => {
-                        self.add(16);
-                        self.worker(peer);
-                    }
                     WorkerMsg::SetRole(role) => self.all([17, *role as u64]),
+                    WorkerMsg::GatewayLeft => self.add(16),
+                    WorkerMsg::PeerLost(node) => {
+                        self.add(19);
+                        self.text(node.as_str());
+                    }
                 }
             }
             Event::StepDone(worker, outcome) => {
@@ -88,6 +90,26 @@ impl Trace {
                 self.worker(worker);
                 self.request(18, *request, *attempt);
             }
+            Event::StandIn(message) => {
+                self.add(70);
+                self.controller(message);
+            }
+            Event::StandInTick => self.add(71),
+            // What is on a wire is recorded when it arrives.
+            Event::Wire(wire) => self.all([72, wire.epoch.into()]),
+            Event::Notice { who, whom, why: _ } => {
+                self.add(73);
+                self.addr(*who);
+                self.addr(*whom);
+            }
+            Event::Relink(a, b) => {
+                self.add(74);
+                self.addr(*a);
+                self.addr(*b);
+            }
+            Event::Flow(generation) => self.all([75, *generation]),
+            Event::Fault(index) => self.all([76, (*index).into()]),
+            Event::FaultOver(index) => self.all([77, (*index).into()]),
         }
     }
 
@@ -146,6 +168,16 @@ impl Trace {
                 self.request(26, *request, Attempt(0));
                 self.worker(worker);
             }
+            GatewayMsg::NodeLost(node, _) => {
+                self.add(27);
+                self.text(node.as_str());
+            }
+            GatewayMsg::NodeFound(node) => {
+                self.add(28);
+                self.text(node.as_str());
+            }
+            GatewayMsg::ControllerLost => self.add(29),
+            GatewayMsg::ControllerFound => self.add(34),
         }
     }
 
@@ -221,11 +253,20 @@ impl Trace {
                 self.worker(worker);
                 self.all([47, *seq, pages.len() as u64]);
             }
+            ControllerMsg::GatewayLeft(life) => self.all([49, *life]),
         }
     }
 
     fn add(&mut self, word: u64) {
         self.hash = mix64(self.hash.rotate_left(5) ^ word.wrapping_add(0x9e37_79b9_7f4a_7c15));
+    }
+
+    fn addr(&mut self, node: Addr) {
+        self.add(match node {
+            Addr::Gateway => 0,
+            Addr::Controller => 1,
+            Addr::Worker(n) => 2 + u64::from(n),
+        });
     }
 
     fn all<const N: usize>(&mut self, words: [u64; N]) {

@@ -20,6 +20,9 @@ pub mod trace;
 /// The model's name in a simulation.
 pub const MODEL: &str = "simulated";
 
+/// The process of the gateway, in request ids.
+pub const GATEWAY: u64 = 1;
+
 /// The token that ends an answer, outside of the bytes that prompts and answers are made of.
 pub const END: Token = 256;
 

@@ -4,26 +4,30 @@ use std::collections::BTreeMap;
 
 use config::ids::{RequestId, WorkerId};
 use config::{Choice, WorkerRole};
-use policies::ensure_invariant;
 use policies::invariant::Broken;
-use policies::placement::{self, PlacementConfig};
+use policies::placement::{self, PlacementConfig, WorkerInfo};
 use policies::policy::configured::configured;
 use policies::request::Token;
 use policies::session::SessionConfig;
-use policies::time::{Span, Time};
+use policies::step::StepOutcome;
+use policies::time::Time;
 
 use crate::SimError;
-use crate::event::{Came, ControllerMsg, Event, GatewayMsg, KvMail, KvMessage, Outbox, WorkerMsg};
+use crate::event::{Came, ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
+use crate::network::{self, Addr, Network};
 use crate::node::worker::Handoffs;
 use crate::node::{Controller, Gateway, Worker};
 use crate::queue::Queue;
 use crate::report::{Glance, Left, Probe, Report};
-use crate::scenario::{Cluster, FaultKind, Scenario};
+use crate::scenario::{Cluster, Fault, Scenario};
 use crate::trace::Trace;
-use crate::workload::{Arrival, Clients};
+use crate::watch::Checks;
+use crate::workload::{self, Arrival, Clients};
 
 use kinds::Kinds;
 
+mod checks;
+mod faults;
 mod kinds;
 
 /// A run that has ended.
@@ -39,6 +43,8 @@ pub struct Run {
     pub handoffs: Handoffs,
     /// What each worker that lived to the end was then.
     pub roles: BTreeMap<WorkerId, WorkerRole>,
+    /// Messages that were lost with their links.
+    pub lost_messages: u64,
 }
 
 /// All nodes, and what is on its way between them.
@@ -51,7 +57,16 @@ pub struct World {
     out: Outbox,
     gateway: Gateway,
     controller: Controller,
+    /// Places for the gateway while that has no controller.
+    stand_in: Controller,
     workers: BTreeMap<WorkerId, Worker>,
+    network: Network,
+    /// Those that the scenario lists, and those drawn from its seed.
+    faults: Vec<Fault>,
+    /// The life of each worker that the controller, and the gateway's node, have met.
+    met: BTreeMap<(Addr, u32), WorkerId>,
+    /// Events until the next look at everything.
+    next_check: u64,
     /// Lives that each worker has had.
     lives: Vec<u64>,
     /// Tokens drawn by workers that lived to say so.
@@ -72,35 +87,35 @@ impl World {
         let mut queue = Queue::default();
         let workers = scenario.workers();
         (0..workers).for_each(|w| queue.push(Time::ZERO, Event::Start(w)));
-        for fault in &scenario.faults {
-            let at = Time::ZERO + Span::from(fault.at.get());
-            let (gone, back) = match fault.kind {
-                FaultKind::Crash => (Event::Crash(fault.worker), Event::Start(fault.worker)),
-                FaultKind::FalseAlarm => (Event::FalseAlarm(fault.worker), Event::Rejoin(fault.worker)),
-            };
-            queue.push(at, gone);
-            if let Some(after) = fault.back_after {
-                queue.push(at + Span::from(after.get()), back);
-            }
-        }
-        let policies: Vec<_> =
-            c.cluster_policies.iter().filter_map(|name| configured(name, &scenario.policy)).collect();
+        let mut faults = scenario.faults.clone();
+        faults.extend(scenario.random_faults.random.draw(scenario.seed, workers));
+        faults::schedule(&faults, &mut queue);
         let mut clients = Clients::new(scenario)?;
         if let Some(first) = clients.next()? {
             queue.push(first.at, Event::Arrive(Box::new(first), Came::ByItself));
         }
+        let kinds = Kinds::new(scenario)?;
+        let mut gateway = Gateway::new(
+            SessionConfig { retry_limit: c.retry_limit, backoff: c.retry_backoff.get().into() },
+            !c.cluster_policies.is_empty(),
+        );
+        if scenario.check_answers && scenario.how_checked() == Checks::Every {
+            gateway.check_answers(workload::model(&scenario.workload));
+        }
         Ok(Self {
-            kinds: Kinds::new(scenario)?,
             clients,
             queue,
-            out: Outbox::new(c.network.get().into()),
-            gateway: Gateway::new(
-                SessionConfig { retry_limit: c.retry_limit, backoff: c.retry_backoff.get().into() },
-                !policies.is_empty(),
-            ),
-            controller: Controller::new(placement_config(c, scenario.seed), policies)
+            out: Outbox::new(),
+            gateway,
+            controller: controller(scenario).checked(scenario.how_checked()),
+            stand_in: Controller::stand_in(&placement_config(c, scenario.seed))
                 .checked(scenario.how_checked()),
             workers: BTreeMap::new(),
+            network: Network::new(scenario, &kinds.machines(), !faults.is_empty()),
+            kinds,
+            faults,
+            met: BTreeMap::new(),
+            next_check: 0,
             lives: vec![0; workers as usize],
             drawn: 0,
             handoffs: Handoffs::default(),
@@ -125,17 +140,25 @@ impl World {
         let seed = self.scenario.seed;
         let mut last = Time::ZERO;
         while let Some((now, event)) = self.queue.pop() {
+            let Some(event) = self.network.arrive(event) else { continue };
             // A timer of a request that is over is no event: it neither counts nor makes the run longer.
             if matches!(event, Event::Timer(id) | Event::Leave(id) | Event::Read(id) if !self.gateway.is_live(id))
             {
                 continue;
             }
+            // Nor is one of a transfer.
             if let Event::KvTimer(worker, request, attempt) = &event
-                && !self.workers.get(worker).is_some_and(|w| w.has_transfer((*request, *attempt)))
+                && !self.process(worker).is_some_and(|w| self.workers[&w].has_transfer((*request, *attempt)))
             {
                 continue;
             }
-            last = now;
+            // A tick for what waits no more neither.
+            let idle = match &event {
+                Event::ControllerTick => self.controller.core().next_deadline().is_none(),
+                Event::StandInTick => self.stand_in.core().next_deadline().is_none(),
+                _ => false,
+            };
+            last = if idle { last } else { now };
             self.trace.record(now, &event);
             // Of those that follow nothing, just one is on its way.
             if matches!(event, Event::Arrive(_, Came::ByItself))
@@ -144,7 +167,9 @@ impl World {
                 self.queue.push(next.at.max(now), Event::Arrive(Box::new(next), Came::ByItself));
             }
             self.probe.see(now, &event, &self.gateway, &self.controller, &self.workers);
-            self.apply(now, event).map_err(|broken| SimError::broken(broken, now, seed))?;
+            self.out.from = network::place(&event).unwrap_or(Addr::Gateway);
+            let applied = self.apply(now, event).and_then(|()| self.check());
+            applied.map_err(|broken| SimError::broken(broken, now, seed))?;
             for id in self.gateway.take_ended() {
                 if self.clients.is_followed(id) {
                     for arrival in self.clients.ended(now, id, &self.gateway.answer(id))? {
@@ -152,16 +177,15 @@ impl World {
                     }
                 }
             }
-            for (after, event) in self.out.sent.drain(..) {
-                self.queue.push(now + after, event);
-            }
-            for (to, bytes, event) in std::mem::take(&mut self.out.bulk) {
-                self.queue.push(now + self.carry(&to, bytes, &event), event);
-            }
+            self.network.take(now, &mut self.out, &mut self.queue);
         }
-        self.clients.check_all_came()?;
+        // What a gateway that stands still for ever has never ends, and so what would follow never comes.
+        if !self.network.is_frozen(Addr::Gateway) {
+            self.clients.check_all_came()?;
+        }
         self.workers.values_mut().for_each(Worker::end);
         self.nothing_left().map_err(|broken| SimError::broken(broken, last, seed))?;
+        let lost_messages = self.network.lost();
         let records = self.gateway.into_records();
         let tokens = |choice: &Vec<(Time, Token)>| choice.iter().map(|&(_, token)| token).collect();
         let prefilled =
@@ -180,14 +204,18 @@ impl World {
             workers: &self.workers,
         });
         let roles = self.workers.into_iter().map(|(id, worker)| (id, worker.info().role)).collect();
-        Ok(Run { report, answers, prefilled, handoffs, roles })
+        Ok(Run { report, answers, prefilled, handoffs, roles, lost_messages })
     }
 
     fn apply(&mut self, now: Time, event: Event) -> Result<(), Broken> {
-        let (out, lives) = (&mut self.out, &self.lives);
+        let out = &mut self.out;
         match event {
             Event::Arrive(arrival, _) => {
                 let Arrival { spec, leaves, reads, .. } = *arrival;
+                if self.network.is_dead(Addr::Gateway) {
+                    self.gateway.refuse(now, &spec);
+                    return Ok(());
+                }
                 if let Some(at) = leaves {
                     out.after(at.since(now), Event::Leave(spec.id));
                 }
@@ -200,71 +228,113 @@ impl World {
             Event::Leave(id) => self.gateway.leave(now, id, out),
             Event::Timer(id) => self.gateway.timer(now, id, out),
             Event::Gateway(message) => self.gateway.handle(now, message, out),
-            Event::Controller(message) => self.controller.handle(now, message, out),
+            Event::Controller(message) => {
+                self.meet(Addr::Controller, &message);
+                self.controller.handle(now, message, &mut self.out)
+            }
             Event::ControllerTick => self.controller.tick(now, out),
-            Event::Worker(id, message) => match (self.workers.get_mut(&id), message) {
-                (Some(worker), message) => worker.handle(now, message, out),
-                (None, WorkerMsg::Submit(spec, _)) => {
-                    out.send(Event::Gateway(GatewayMsg::Unreachable(spec.id, id)));
-                    Ok(())
+            Event::StandIn(message) => {
+                self.meet(Addr::Gateway, &message);
+                self.stand_in.handle(now, message, &mut self.out)
+            }
+            Event::StandInTick => self.stand_in.tick(now, out),
+            Event::Worker(id, message) => self.worker(now, id, message),
+            Event::StepDone(id, outcome) => self.step_done(now, &id, &outcome),
+            Event::KvTimer(id, request, attempt) => {
+                let here = self.process(&id);
+                match here.and_then(|here| self.workers.get_mut(&here)) {
+                    Some(worker) => worker.kv_timer(now, (request, attempt), &mut self.out),
+                    None => Ok(()),
                 }
-                (None, WorkerMsg::Kv(mail)) => {
-                    // From the link itself there is nobody to tell.
-                    if !matches!(mail.message, KvMessage::LinkLost | KvMessage::Sent { .. }) {
-                        let KvMail { id: about, key, from, .. } = *mail;
-                        let lost = KvMail { id: about, key, from: id, at: now, message: KvMessage::LinkLost };
-                        out.send(Event::Worker(from, WorkerMsg::Kv(Box::new(lost))));
-                    }
-                    Ok(())
-                }
-                // There is nothing to stop, nor to go on, at a worker that is gone.
-                (
-                    None,
-                    WorkerMsg::Cancel(..)
-                    | WorkerMsg::CancelChoice(..)
-                    | WorkerMsg::Grant(..)
-                    | WorkerMsg::Resync
-                    | WorkerMsg::KvLost(_)
-                    | WorkerMsg::SetRole(_),
-                ) => Ok(()),
-            },
-            Event::KvTimer(id, request, attempt) => match self.workers.get_mut(&id) {
-                Some(worker) => worker.kv_timer(now, (request, attempt), out),
-                None => Ok(()),
-            },
-            Event::StepDone(id, outcome) => match self.workers.get_mut(&id) {
-                Some(worker) => {
-                    self.drawn += outcome.drawn.len() as u64;
-                    worker.step_done(now, &outcome, out)
-                }
-                None => Ok(()),
-            },
-            Event::Crash(index) => {
-                let id = life(lives, index);
-                if let Some(worker) = self.workers.remove(&id) {
-                    self.handoffs.merge(worker.handoffs());
-                    let detect = self.scenario.cluster.detect.get().into();
-                    for (peer, _) in self.workers.iter().filter(|(_, w)| w.has_transfers_with(&id)) {
-                        out.after(detect, Event::Worker(peer.clone(), WorkerMsg::KvLost(id.clone())));
-                    }
-                    out.after(detect, Event::Controller(ControllerMsg::Left(id)));
-                }
-                Ok(())
             }
             Event::Start(index) => {
                 self.start(index);
                 Ok(())
             }
-            Event::FalseAlarm(index) => {
-                out.send(Event::Controller(ControllerMsg::Left(life(lives, index))));
+            Event::Rejoin(index) => {
+                self.rejoin(index);
                 Ok(())
             }
-            Event::Rejoin(index) => {
-                let id = life(lives, index);
-                self.join(&id);
+            Event::Crash(index) => {
+                self.crash(now, Addr::Worker(index));
+                Ok(())
+            }
+            Event::FalseAlarm(index) => {
+                self.false_alarm(index);
+                Ok(())
+            }
+            Event::Fault(_)
+            | Event::FaultOver(_)
+            | Event::Notice { .. }
+            | Event::Relink(..)
+            | Event::Flow(_)
+            | Event::Wire(_) => {
+                self.fault(now, &event);
                 Ok(())
             }
         }
+    }
+
+    /// A message reaches the node of a worker.
+    fn worker(&mut self, now: Time, id: WorkerId, message: WorkerMsg) -> Result<(), Broken> {
+        if let Some(worker) = self.workers.get_mut(&id) {
+            return worker.handle(now, message, &mut self.out);
+        }
+        let here = match &message {
+            // Placed on a life of it that is over: whoever placed it had not heard yet.
+            WorkerMsg::Submit(..) => None,
+            // A transfer is between two processes.
+            WorkerMsg::Kv(_) => self.process(&id),
+            // All else is for the node, whichever life of it.
+            _ => Some(life(&self.lives, network::index_of(&id))),
+        };
+        match (here.and_then(|here| self.workers.get_mut(&here)), message) {
+            (Some(worker), message) => worker.handle(now, message, &mut self.out),
+            (None, WorkerMsg::Submit(spec, _)) => {
+                self.out.send(Event::Gateway(GatewayMsg::Unreachable(spec.id, id)));
+                Ok(())
+            }
+            (None, WorkerMsg::Kv(mail)) => {
+                if let Some(lost) = network::link_lost(now, *mail, id) {
+                    self.out.send(lost);
+                }
+                Ok(())
+            }
+            // There is nothing to stop, nor to go on, at a worker that is gone.
+            (
+                None,
+                WorkerMsg::Cancel(..)
+                | WorkerMsg::CancelChoice(..)
+                | WorkerMsg::Grant(..)
+                | WorkerMsg::Resync
+                | WorkerMsg::SetRole(_)
+                | WorkerMsg::GatewayLeft
+                | WorkerMsg::PeerLost(_),
+            ) => Ok(()),
+        }
+    }
+
+    /// The present name of the process that has, or had, this one; none where that is over.
+    fn process(&self, id: &WorkerId) -> Option<WorkerId> {
+        if self.workers.contains_key(id) {
+            return Some(id.clone());
+        }
+        let here = life(&self.lives, network::index_of(id));
+        self.workers.get(&here).is_some_and(|worker| worker.was(id)).then_some(here)
+    }
+
+    /// The engine of a worker has run a step, for the process that began it.
+    fn step_done(&mut self, now: Time, id: &WorkerId, outcome: &StepOutcome) -> Result<(), Broken> {
+        let Some(id) = self.process(id) else { return Ok(()) };
+        let Some(worker) = self.workers.get_mut(&id) else { return Ok(()) };
+        self.drawn += outcome.drawn.len() as u64;
+        worker.step_done(now, outcome, &mut self.out)?;
+        // As live, where a beat tells every node: whoever has no controller looks at it.
+        if self.network.links().is_some_and(|links| !links.sees(Addr::Gateway, Addr::Controller)) {
+            let load = worker.core().load();
+            self.out.send(Event::StandIn(ControllerMsg::Load(id, load)));
+        }
+        Ok(())
     }
 
     fn start(&mut self, index: u32) {
@@ -272,74 +342,23 @@ impl World {
             return;
         }
         self.lives[index as usize] += 1;
+        let again = self.lives[index as usize] > 1;
         let id = life(&self.lives, index);
         self.workers.insert(
             id.clone(),
-            Worker::new(self.kinds.worker(index, id.clone())).checked(self.scenario.how_checked()),
+            Worker::new(self.kinds.worker(index, id)).checked(self.scenario.how_checked()),
         );
-        self.join(&id);
-    }
-
-    /// How long a message with pages is on its way.
-    fn carry(&self, to: &WorkerId, bytes: u64, message: &Event) -> Span {
-        let network: Span = self.scenario.cluster.network.get().into();
-        let Event::Worker(_, WorkerMsg::Kv(mail)) = message else { return network };
-        let machine = |id: &WorkerId| self.workers.get(id).map(|w| w.info().hardware.figures);
-        // Where either is gone there is no link that would be slow.
-        let (Some(from), Some(to)) = (machine(&mail.from), machine(to)) else { return network };
-        network + from.send(&to, bytes)
-    }
-
-    /// A worker that lives tells the controller what it offers.
-    fn join(&mut self, id: &WorkerId) {
-        if let Some(worker) = self.workers.get(id) {
-            self.out.send(Event::Controller(ControllerMsg::Joined(worker.info().clone())));
+        match again {
+            // It says what it offers over each link that it has.
+            true => self.started(Addr::Worker(index)),
+            false => self.rejoin(index),
         }
     }
 
-    /// The leak check: whatever happened, nothing is held anywhere when it is over.
-    fn nothing_left(&self) -> Result<(), Broken> {
-        let core = self.controller.core();
-        ensure_invariant!(
-            self.gateway.live() == 0 && core.booked() == 0 && core.queued() == 0 && core.consulting() == 0,
-            "sim_requests_end",
-            "{} sessions live, {} requests are booked, {} wait, {} are asked about",
-            self.gateway.live(),
-            core.booked(),
-            core.queued(),
-            core.consulting()
-        );
-        for row in core.workers() {
-            ensure_invariant!(
-                row.booked == 0 && row.booked_tokens == 0 && row.handoffs == 0 && row.handoff_tokens == 0,
-                "sim_bookings_end",
-                "{}: {} requests, {} tokens; prompts for others: {}, {} tokens",
-                row.info.id,
-                row.booked,
-                row.booked_tokens,
-                row.handoffs,
-                row.handoff_tokens
-            );
-        }
-        core.check()?;
-        for (id, worker) in &self.workers {
-            worker.core().check()?;
-            let load = worker.core().load();
-            ensure_invariant!(
-                worker.core().is_idle()
-                    && load.pages_used == 0
-                    && load.running + load.waiting + load.paused == 0,
-                "sim_pages_end",
-                "{id}: {load:?}"
-            );
-            ensure_invariant!(
-                worker.transfers_left() == 0,
-                "sim_transfers_end",
-                "{id}: {} transfers",
-                worker.transfers_left()
-            );
-        }
-        Ok(())
+    /// What a worker that lives tells others of itself.
+    fn offer(&self, index: u32) -> Option<WorkerInfo> {
+        let id = life(&self.lives, index);
+        self.workers.get(&id).map(|worker| worker.info().clone())
     }
 }
 
@@ -347,6 +366,13 @@ impl World {
 fn life(lives: &[u64], index: u32) -> WorkerId {
     // Padded, so that names sort by number.
     WorkerId::new(format!("w{index:05}").into(), lives[index as usize])
+}
+
+/// A controller that has just started.
+fn controller(scenario: &Scenario) -> Controller {
+    let names = &scenario.cluster.cluster_policies;
+    let policies = names.iter().filter_map(|name| configured(name, &scenario.policy)).collect();
+    Controller::new(placement_config(&scenario.cluster, scenario.seed), policies)
 }
 
 fn placement_config(cluster: &Cluster, seed: u64) -> PlacementConfig {

@@ -3,7 +3,7 @@
 
 use config::{Dur, Mode, WorkerRole};
 use proptest::prelude::*;
-use sim::scenario::{Fault, FaultKind, Lengths, NodeClass};
+use sim::scenario::{Fault, FaultKind, Faults, Lengths, NodeClass};
 use sim::{Run, Scenario, simulate};
 
 fn class(role: WorkerRole, count: u32) -> NodeClass {
@@ -85,6 +85,7 @@ fn a_crash_in_the_middle_of_transfers_changes_no_token() {
                 worker,
                 kind: FaultKind::Crash,
                 back_after: Some(Dur::from_millis(300)),
+                ..Fault::default()
             });
         }
         let run = simulate(&scenario).unwrap();
@@ -93,6 +94,63 @@ fn a_crash_in_the_middle_of_transfers_changes_no_token() {
         again += run.report.retries;
     }
     assert!(failed > 5 && again > 5, "the crashes hit nothing: {failed} transfers, {again} placed again");
+}
+
+/// Nodes of every role die and are cut off, links break and are slow, each seed in its own way: nothing is left behind
+/// ([`simulate`] looks), and every answer is the true one, or the beginning of it.
+#[test]
+fn storms_hold_over_prefill_and_decode_workers() {
+    let (mut committed, mut lost, mut finished, mut retries) = (0, 0, 0, 0);
+    for seed in 0..30 {
+        let mut scenario = Scenario { seed, ..scenario(2, 2) };
+        (scenario.workload.requests, scenario.workload.rate) = (60, 30.0);
+        scenario.workload.output = Lengths::Exponential { mean: 30, max: 100 };
+        scenario.workload.deadline = Dur::from_secs(20);
+        scenario.cluster.detect = Dur::from_millis(100);
+        // So slow that pages are under way whenever something happens.
+        scenario.network.bandwidth = Some(config::Size(400_000_000));
+        (scenario.network.jitter, scenario.network.loss) = (Dur::from_millis(2), 0.005);
+        scenario.network.detect_spread = Dur::from_millis(50);
+        let random = &mut scenario.random_faults.random;
+        (random.crashes, random.partitions, random.resets) = (3, 3, 3);
+        (random.freezes, random.slow_nodes, random.slow_links) = (1, 1, 2);
+        (random.within, random.lasting) = (Dur::from_secs(3), Dur::from_millis(400));
+        random.all_roles = seed % 2 == 1;
+        let run = simulate(&scenario).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let whole = simulate(&Scenario { random_faults: Faults::default(), ..unified(&scenario) }).unwrap();
+        assert_eq!((run.report.requests, whole.report.finished), (60, 60), "seed {seed}");
+        for (id, answers) in &run.answers {
+            for (got, all) in answers.iter().zip(&whole.answers[id]) {
+                assert!(all.starts_with(got), "seed {seed}: {id}");
+            }
+        }
+        committed += run.handoffs.committed();
+        lost += run.handoffs.outcomes.get("link_lost").copied().unwrap_or(0);
+        finished += run.report.finished;
+        retries += run.report.retries;
+    }
+    assert!(committed > 60 && lost > 60, "{committed} transfers came to their end, {lost} lost their links");
+    assert!(finished > 900 && retries > 60, "{finished} requests finished, {retries} placed again");
+}
+
+/// Two machines of which one has half the bandwidth: transfers that meet share it.
+#[test]
+fn transfers_share_the_links_of_their_machines() {
+    let ttft = |link: u64| {
+        let mut scenario = scenario(2, 1);
+        scenario.workload.prompt = Lengths::Fixed(1500);
+        scenario.nodes[1].hardware = Some(sim::scenario::Machine::Figures(config::HardwareConfig {
+            name: Some("h100".into()),
+            link: Some(config::Size(link)),
+            ..Default::default()
+        }));
+        let run = simulate(&scenario).unwrap();
+        assert!(run.handoffs.committed() > 20, "{:?}", run.handoffs);
+        assert_eq!(run.report.finished, 120);
+        run.report.ttft_ms.mean
+    };
+    let (wide, narrow) = (ttft(50_000_000_000), ttft(8_000_000_000));
+    assert!(narrow > wide + 5.0, "mean TTFT {wide} ms, {narrow} ms over a narrow link of the decode worker");
 }
 
 #[test]
@@ -104,6 +162,7 @@ fn without_prefill_workers_prompts_are_computed_where_they_are_answered() {
         worker: 0,
         kind: FaultKind::Crash,
         back_after: None,
+        ..Fault::default()
     });
     scenario.cluster.detect = Dur::from_millis(1);
     let run = simulate(&scenario).unwrap();
@@ -222,7 +281,7 @@ proptest! {
         for (worker, at, back, alarm) in crashes {
             let kind = if alarm { FaultKind::FalseAlarm } else { FaultKind::Crash };
             let back_after = back.map(Dur::from_millis);
-            scenario.faults.push(Fault { at: Dur::from_millis(at), worker, kind, back_after });
+            scenario.faults.push(Fault { at: Dur::from_millis(at), worker, kind, back_after, ..Fault::default() });
         }
         let run = simulate(&scenario).unwrap();
         prop_assert_eq!(run.report.requests, 30);

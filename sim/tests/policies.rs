@@ -103,6 +103,7 @@ fn crashes_lose_nothing_with_policies() {
         worker,
         kind,
         back_after: Some(Dur::from_millis(700)),
+        ..Fault::default()
     };
     let undisturbed = simulate(&conversations(&[])).unwrap();
     for list in [&[CACHE][..], &[SESSION], &[CACHE, SESSION], &[SESSION, CACHE]] {

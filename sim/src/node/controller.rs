@@ -15,13 +15,20 @@ pub struct Controller {
     /// When the next tick comes.
     tick: Option<Time>,
     watch: Watch,
+    /// It places for the gateway of its own node alone, while that has no other.
+    stand_in: bool,
 }
 
 impl Controller {
     /// A controller that knows no worker and asks these policies.
     #[must_use]
     pub fn new(config: PlacementConfig, policies: Vec<(PolicyConfig, Box<dyn ClusterPolicy>)>) -> Self {
-        Self { core: Placement::new(config).with_policies(policies), tick: None, watch: Watch::default() }
+        Self {
+            core: Placement::new(config).with_policies(policies),
+            tick: None,
+            stand_in: false,
+            watch: Watch::default(),
+        }
     }
 
     /// From now on it is checked so often.
@@ -29,6 +36,13 @@ impl Controller {
     pub fn checked(mut self, checks: Checks) -> Self {
         self.watch = Watch::new(checks);
         self
+    }
+
+    /// The one that stands in at a gateway's node while that has no other. It knows no pages and asks no policies.
+    #[must_use]
+    pub fn stand_in(config: &PlacementConfig) -> Self {
+        let core = Placement::new(PlacementConfig { directory: false, ..config.clone() });
+        Self { core, tick: None, stand_in: true, watch: Watch::default() }
     }
 
     /// A message came.
@@ -41,7 +55,8 @@ impl Controller {
             ControllerMsg::Joined(info) => self.core.worker_joined(now, info, &mut fx),
             ControllerMsg::Left(worker) => self.core.worker_left(now, &worker, &mut fx),
             ControllerMsg::Load(worker, load) => self.core.worker_load(now, &worker, load, &mut fx),
-            ControllerMsg::Place(request) => self.core.place(now, request, &mut fx),
+            ControllerMsg::Place(request) if self.stand_in => self.core.place(now, request, &mut fx),
+            ControllerMsg::Place(request) => self.core.place_elsewhere(now, request, &mut fx),
             ControllerMsg::Release(request, attempt) => self.core.release(now, request, attempt, &mut fx),
             ControllerMsg::Accepted(request, attempt) => self.core.accepted(now, request, attempt),
             ControllerMsg::Prefilled(request, attempt) => self.core.prefilled(now, request, attempt, &mut fx),
@@ -51,6 +66,7 @@ impl Controller {
             ControllerMsg::KvSnapshot(worker, seq, pages) => {
                 self.core.kv_snapshot(&worker, seq, 0, 1, &pages);
             }
+            ControllerMsg::GatewayLeft(life) => self.core.gateway_left(now, life, &mut fx),
         }
         self.finish(now, fx, out)
     }
@@ -97,7 +113,8 @@ impl Controller {
             && self.tick.is_none_or(|t| next < t)
         {
             self.tick = Some(next);
-            out.after(next.since(now), Event::ControllerTick);
+            let tick = if self.stand_in { Event::StandInTick } else { Event::ControllerTick };
+            out.after(next.since(now), tick);
         }
         let core = &self.core;
         let things =

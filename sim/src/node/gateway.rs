@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use config::ids::RequestId;
 use policies::batch::{BatchEffect, TokenEvent};
+use policies::cost::fake::FakeModel;
 use policies::invariant::Broken;
 use policies::order::deadline;
 use policies::placement::PlacementEffect;
@@ -11,6 +12,8 @@ use policies::request::{RequestSpec, Token, prop_millis};
 use policies::session::{Failure, Session, SessionConfig, SessionEffect};
 use policies::time::{Span, Time};
 
+use super::places::Places;
+use crate::checks::Truth;
 use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
 
 /// How a request ended.
@@ -41,6 +44,21 @@ pub struct Record {
     pub end: Option<(Time, Outcome)>,
 }
 
+impl Record {
+    /// Of a request that has just come.
+    fn new(now: Time, spec: &RequestSpec) -> Self {
+        Self {
+            arrived: now,
+            prompt_tokens: spec.prompt.len() as u32,
+            cached_tokens: None,
+            answers: vec![Vec::new(); spec.choices()],
+            retries: 0,
+            preemptions: 0,
+            end: None,
+        }
+    }
+}
+
 /// The simulated gateway.
 #[derive(Debug)]
 pub struct Gateway {
@@ -55,6 +73,9 @@ pub struct Gateway {
     ended: Vec<RequestId>,
     /// Effects of the call under way; empty between two.
     fx: Vec<SessionEffect>,
+    places: Places,
+    /// What clients have to be told, where that is checked.
+    truth: Option<Truth>,
 }
 
 impl Gateway {
@@ -69,7 +90,14 @@ impl Gateway {
             stalled: BTreeSet::new(),
             ended: Vec::new(),
             fx: Vec::new(),
+            places: Places::new(),
+            truth: None,
         }
+    }
+
+    /// From now on each token is held against what this model says.
+    pub fn check_answers(&mut self, model: FakeModel) {
+        self.truth = Some(Truth::new(model));
     }
 
     /// A request arrives, from a client that reads what it gets at once or, for now, not at all.
@@ -91,16 +119,10 @@ impl Gateway {
         if !reads {
             self.stalled.insert(id);
         }
-        let record = Record {
-            arrived: now,
-            prompt_tokens: spec.prompt.len() as u32,
-            cached_tokens: None,
-            answers: vec![Vec::new(); spec.choices()],
-            retries: 0,
-            preemptions: 0,
-            end: None,
-        };
-        self.records.insert(id, record);
+        self.records.insert(id, Record::new(now, &spec));
+        if let Some(truth) = &mut self.truth {
+            truth.begins(&spec);
+        }
         out.after(spec.deadline.since(now), Event::Timer(id));
         self.sessions.insert(id, Session::new(spec, self.config));
         self.with(now, id, out, |session, fx| session.start(now, fx))
@@ -145,15 +167,50 @@ impl Gateway {
                 self.with(now, request, out, |s, fx| s.placed(now, attempt, plan, fx))
             }
             GatewayMsg::Placement(PlacementEffect::Rejected { request, attempt, reason }) => {
-                self.with(now, request, out, |s, fx| s.rejected(now, attempt, reason, fx))
+                let again = self.places.is_own_choice_next(request, &reason);
+                self.with(now, request, out, |s, fx| {
+                    let before = fx.len();
+                    if again && attempt == s.spec().attempt {
+                        s.ask_again(now, fx);
+                    }
+                    if fx.len() == before {
+                        s.rejected(now, attempt, reason, fx);
+                    }
+                })?;
+                self.places.was_rejected();
+                Ok(())
             }
-            GatewayMsg::Placement(PlacementEffect::Lost { request, worker, .. })
-            | GatewayMsg::Unreachable(request, worker) => {
+            GatewayMsg::Placement(PlacementEffect::Lost { request, attempt, worker }) => {
+                let hearsay = self.places.is_hearsay(request, &worker.node);
+                self.with(now, request, out, |s, fx| {
+                    if attempt == s.spec().attempt && !hearsay {
+                        s.worker_lost(now, &worker, fx);
+                    }
+                })
+            }
+            GatewayMsg::Unreachable(request, worker) => {
                 self.with(now, request, out, |s, fx| s.worker_lost(now, &worker, fx))
+            }
+            GatewayMsg::NodeLost(node, known) => {
+                self.places.node_lost(node.clone());
+                self.each(now, out, |session, fx| {
+                    let there = session.worker().filter(|worker| worker.node == node).cloned();
+                    for worker in known.iter().chain(&there) {
+                        session.worker_lost(now, worker, fx);
+                    }
+                })
+            }
+            GatewayMsg::NodeFound(node) => {
+                self.places.node_found(&node);
+                Ok(())
+            }
+            GatewayMsg::ControllerLost | GatewayMsg::ControllerFound => {
+                self.places.controller(matches!(message, GatewayMsg::ControllerFound));
+                self.each(now, out, |session, fx| session.ask_again(now, fx))
             }
             GatewayMsg::Accepted(request, attempt) => {
                 if self.tells_accepted {
-                    out.send(Event::Controller(ControllerMsg::Accepted(request, attempt)));
+                    self.places.tell(request, ControllerMsg::Accepted(request, attempt), out);
                 }
                 self.with(now, request, out, |s, fx| s.accepted(now, attempt, fx))
             }
@@ -192,6 +249,41 @@ impl Gateway {
         }
     }
 
+    /// Calls every session.
+    fn each(
+        &mut self,
+        now: Time,
+        out: &mut Outbox,
+        call: impl Fn(&mut Session, &mut Vec<SessionEffect>),
+    ) -> Result<(), Broken> {
+        let live: Vec<RequestId> = self.sessions.keys().copied().collect();
+        live.into_iter().try_for_each(|id| self.with(now, id, out, &call))
+    }
+
+    /// The gateway dies, and all requests with it.
+    pub fn crash(&mut self, now: Time) {
+        let failure = || Failure::Unavailable("the gateway died".into());
+        for id in std::mem::take(&mut self.sessions).into_keys() {
+            if let Some(record) = self.records.get_mut(&id) {
+                record.end = Some((now, Outcome::Failed(failure())));
+            }
+            if let Some(truth) = &mut self.truth {
+                truth.ends(id);
+            }
+            self.ended.push(id);
+        }
+        self.stalled.clear();
+        self.places = Places::new();
+    }
+
+    /// A request arrives while the gateway is dead.
+    pub fn refuse(&mut self, now: Time, spec: &RequestSpec) {
+        let failure = Failure::Unavailable("the gateway is dead".into());
+        let end = Some((now, Outcome::Failed(failure)));
+        self.records.insert(spec.id, Record { end, ..Record::new(now, spec) });
+        self.ended.push(spec.id);
+    }
+
     /// Calls a session, if it is still there, and carries out what it wants.
     fn with(
         &mut self,
@@ -225,12 +317,10 @@ impl Gateway {
         record.retries = session.retries();
         for effect in fx.drain(..) {
             match effect {
-                SessionEffect::Place(request) => out.send(Event::Controller(ControllerMsg::Place(request))),
-                SessionEffect::Release { request, attempt } => {
-                    out.send(Event::Controller(ControllerMsg::Release(request, attempt)));
-                }
+                SessionEffect::Place(request) => self.places.ask(request, out),
+                SessionEffect::Release { request, attempt } => self.places.release(request, attempt, out),
                 SessionEffect::Prefilled { request, attempt } => {
-                    out.send(Event::Controller(ControllerMsg::Prefilled(request, attempt)));
+                    self.places.tell(request, ControllerMsg::Prefilled(request, attempt), out);
                 }
                 SessionEffect::Submit { worker, prefill, spec } => {
                     out.send(Event::Worker(worker, WorkerMsg::Submit(spec, prefill)));
@@ -245,6 +335,9 @@ impl Gateway {
                     out.send(Event::Worker(worker, WorkerMsg::Grant(request, attempt, choice, upto)));
                 }
                 SessionEffect::Deliver(event) => {
+                    if let Some(truth) = &mut self.truth {
+                        truth.tells(session.spec(), &event)?;
+                    }
                     record.cached_tokens.get_or_insert(event.cached_tokens);
                     record.answers[event.seq.choice as usize].push((now, event.token));
                 }
@@ -262,6 +355,10 @@ impl Gateway {
             self.sessions.remove(&id);
             self.stalled.remove(&id);
             self.ended.push(id);
+            self.places.forget(id);
+            if let Some(truth) = &mut self.truth {
+                truth.ends(id);
+            }
         }
         Ok(())
     }
@@ -270,6 +367,11 @@ impl Gateway {
     #[must_use]
     pub fn is_live(&self, id: RequestId) -> bool {
         self.sessions.contains_key(&id)
+    }
+
+    /// Requests that a worker has, or is being sent.
+    pub fn at_workers(&self) -> impl Iterator<Item = RequestId> {
+        self.sessions.iter().filter(|(_, session)| session.worker().is_some()).map(|(id, _)| *id)
     }
 
     /// Requests that have not ended.

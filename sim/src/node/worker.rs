@@ -1,5 +1,7 @@
 //! A worker: [`policies::batch`] over the fake engine's pages, a step at a time.
 
+use std::collections::BTreeSet;
+
 use config::WorkerRole;
 use config::ids::WorkerId;
 use policies::batch::{Batch, BatchConfig, BatchEffect};
@@ -60,6 +62,8 @@ pub struct Worker {
     /// Tokens of the step under way.
     step_tokens: usize,
     watch: Watch,
+    /// Names that it had before, in this life of its process.
+    former: Vec<WorkerId>,
 }
 
 impl Worker {
@@ -72,17 +76,8 @@ impl Worker {
         let mut core = Batch::with_hasher(batch, page_hash);
         let orderer = Orderer::new(&orders, &mut core);
         let transfers = Transfers::new(handoff, layout, budget, link);
-        Self {
-            info,
-            core,
-            pages,
-            cost,
-            kv_messages: 0,
-            transfers,
-            orderer,
-            step_tokens: 0,
-            watch: Watch::default(),
-        }
+        let (watch, former) = (Watch::default(), Vec::new());
+        Self { info, core, pages, cost, kv_messages: 0, transfers, orderer, step_tokens: 0, watch, former }
     }
 
     /// From now on it is checked so often.
@@ -90,6 +85,20 @@ impl Worker {
     pub fn checked(mut self, checks: Checks) -> Self {
         self.watch = Watch::new(checks);
         self
+    }
+
+    /// It was cut off from all others, who have given up what it did: it goes on as a new one, with the pages that it has.
+    pub fn renew(&mut self, id: WorkerId) {
+        if let Some(kv) = &mut self.info.kv {
+            kv.address = id.to_string();
+        }
+        self.former.push(std::mem::replace(&mut self.info.id, id));
+    }
+
+    /// Whether this process has, or had, that name.
+    #[must_use]
+    pub fn was(&self, id: &WorkerId) -> bool {
+        self.info.id == *id || self.former.contains(id)
     }
 
     /// A message came.
@@ -123,11 +132,22 @@ impl Worker {
                 out.send(Event::Controller(ControllerMsg::KvSnapshot(id, self.kv_messages, pages)));
             }
             WorkerMsg::Kv(mail) => self.mail(now, *mail, out)?,
-            WorkerMsg::KvLost(peer) => {
-                let (transfers, mut side) = self.transfers(now, out);
-                transfers.lost(&peer, &mut side)?;
-            }
             WorkerMsg::SetRole(role) => self.set_role(role, out),
+            WorkerMsg::GatewayLeft => {
+                let core = &self.core;
+                let theirs = core.running().chain(core.waiting()).chain(core.paused());
+                let theirs = theirs.map(|view| (view.seq.request, view.seq.attempt));
+                // What is computed for another worker is that one's, who hears of it from its own link to the gateway.
+                let own = theirs.filter(|id| !self.transfers.sends(*id));
+                let all: BTreeSet<Id> = own.chain(self.transfers.awaited()).collect();
+                for (request, attempt) in all {
+                    self.core.cancel(now, request, attempt);
+                }
+            }
+            WorkerMsg::PeerLost(node) => {
+                let (transfers, mut side) = self.transfers(now, out);
+                transfers.lost(&node, &mut side)?;
+            }
         }
         self.go_on(now, Vec::new(), out)?;
         // No step may follow to report that there is room.
@@ -180,8 +200,8 @@ impl Worker {
     /// Starts the next step if the engine is free and there is one, and sends what there is to send. Pages that the last
     /// step has filled leave before.
     fn go_on(&mut self, now: Time, mut fx: Vec<BatchEffect>, out: &mut Outbox) -> Result<(), Broken> {
-        let mut planned = false;
         self.news(now, &mut fx, out)?;
+        let mut planned = false;
         loop {
             self.orderer.order(now, &mut self.core)?;
             planned |= self.plan(now, out)?;
@@ -248,18 +268,24 @@ impl Worker {
         let next = (role != self.info.role).then_some(role);
         if self.info.switchable && self.info.switching_to != next {
             self.info.switching_to = next;
-            out.send(Event::Controller(ControllerMsg::Joined(self.info.clone())));
+            self.tell_role(out);
         }
     }
 
     /// Is what it was about to be, when nothing is left of what it had.
     fn take_role(&mut self, out: &mut Outbox) {
         if let Some(role) = self.info.switching_to
-            && self.core.load().requests == 0
+            && self.core.requests() == 0
         {
             (self.info.role, self.info.switching_to) = (role, None);
-            out.send(Event::Controller(ControllerMsg::Joined(self.info.clone())));
+            self.tell_role(out);
         }
+    }
+
+    /// As live, all hear of it, also who places while there is no controller.
+    fn tell_role(&self, out: &mut Outbox) {
+        out.send(Event::Controller(ControllerMsg::Joined(self.info.clone())));
+        out.send(Event::StandIn(ControllerMsg::Joined(self.info.clone())));
     }
 
     /// Lets go of what is kept for conversations whose next turn does not come any more.
@@ -289,12 +315,6 @@ impl Worker {
     #[must_use]
     pub fn has_transfer(&self, id: Id) -> bool {
         self.transfers.has(id)
-    }
-
-    /// Whether a transfer with that worker is under way.
-    #[must_use]
-    pub fn has_transfers_with(&self, peer: &WorkerId) -> bool {
-        self.transfers.are_with(peer)
     }
 
     /// The core, to look at.

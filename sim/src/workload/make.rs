@@ -9,7 +9,7 @@ use policies::request::{Prop, Props, RequestSpec, ResumedChoice, Sampling, WEIGH
 use policies::time::Span;
 
 use super::draw::{seconds, stream};
-use super::{Arrival, Ask, END, MODEL, fingerprint};
+use super::{Arrival, Ask, END, GATEWAY, MODEL, fingerprint};
 use crate::pages::page_hashes;
 use crate::scenario::{PropValue, Scenario, Workload};
 
@@ -73,7 +73,7 @@ impl Make {
         let print = print.or_insert_with(|| fingerprint().of_tenant(tenant.as_ref()));
         let sampling = Sampling { temperature: w.temperature, seed: number, ..Sampling::default() };
         let spec = RequestSpec {
-            id: RequestId::new(1, number),
+            id: RequestId::new(GATEWAY, number),
             attempt: Attempt(0),
             model: MODEL.into(),
             hashes: page_hashes(print, self.page_tokens, &prompt).into(),

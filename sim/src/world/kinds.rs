@@ -2,6 +2,7 @@
 
 use config::ids::WorkerId;
 use policies::batch::BatchConfig;
+use policies::cost::Hardware;
 use policies::kv::PageLayout;
 use policies::kv::events::Recording;
 use policies::kv::handoff::HandoffConfig;
@@ -66,6 +67,15 @@ impl Kinds {
             list.push((upto, args));
         }
         Ok(Self { list })
+    }
+
+    /// The machine of each worker.
+    pub(super) fn machines(&self) -> Vec<Hardware> {
+        let mut machines = Vec::new();
+        for (upto, args) in &self.list {
+            machines.resize(*upto as usize, args.info.hardware.figures);
+        }
+        machines
     }
 
     /// What worker number `index` is started with, as `id`.

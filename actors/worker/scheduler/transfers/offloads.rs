@@ -44,6 +44,7 @@ impl Transfers {
     /// Goes by these options from now on, or sends nothing more. What is away comes back all the same.
     pub(in crate::worker::scheduler) fn set_offload(&mut self, options: Option<OffloadOptions>) {
         self.offloads.0.set_options(options);
+        metrics::gauge!(m::OFFLOAD_OUTSTANDING).set(self.offloads.0.outstanding() as f64);
     }
 
     /// Checks what is away.

@@ -7,6 +7,7 @@ use policies::kv::{Fingerprint, page_hashes};
 use policies::request::{Prop, RequestSpec, ResumedChoice, Sampling, Token, WEIGHT_ONE};
 
 use super::*;
+use crate::network::Way;
 use crate::queue::Queue;
 
 const PAGE: u32 = 16;
@@ -66,7 +67,7 @@ fn with_prop(mut spec: RequestSpec, name: &str, value: Prop) -> RequestSpec {
 
 /// Runs a worker until nothing is left to do; what it produced, with the time.
 fn run(mut worker: Worker, arrivals: Vec<(u64, RequestSpec)>) -> Vec<(Time, BatchEffect)> {
-    let (mut queue, mut out, mut produced) = (Queue::default(), Outbox::new(Span::ZERO), Vec::new());
+    let (mut queue, mut out, mut produced) = (Queue::default(), Outbox::new(), Vec::new());
     for (ms, spec) in arrivals {
         let submit = WorkerMsg::Submit(Box::new(spec), None);
         queue.push(Time::ZERO + Span::from_millis(ms), Event::Worker(worker.info.id.clone(), submit));
@@ -80,7 +81,10 @@ fn run(mut worker: Worker, arrivals: Vec<(u64, RequestSpec)>) -> Vec<(Time, Batc
             }
             _ => {}
         }
-        out.sent.drain(..).for_each(|(after, event)| queue.push(now + after, event));
+        for (_, way, event) in out.sent.drain(..) {
+            let after = if let Way::After(span) = way { span } else { Span::ZERO };
+            queue.push(now + after, event);
+        }
     }
     worker.end();
     assert!(worker.core.is_idle() && worker.core.load().pages_used == 0);

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use config::ids::{Attempt, RequestId, WorkerId};
+use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use policies::batch::{Batch, BatchEffect, KvWork, Refusal};
 use policies::cost::fake::FakePages;
 use policies::invariant::Broken;
@@ -91,7 +91,7 @@ impl Side<'_> {
         message: KvMessage,
     ) {
         let mail = Box::new(KvMail { id, key, from: self.me.clone(), at: self.now, message });
-        self.out.bulk(to.clone(), bytes, Event::Worker(to.clone(), WorkerMsg::Kv(mail)));
+        self.out.bulk(to, bytes, Event::Worker(to.clone(), WorkerMsg::Kv(mail)));
     }
 
     /// Has the end be called at `due`, unless it is called earlier anyway.
@@ -284,8 +284,8 @@ impl Transfers {
         })
     }
 
-    /// The links to a worker are broken.
-    pub(super) fn lost(&mut self, peer: &WorkerId, side: &mut Side<'_>) -> Result<(), Broken> {
+    /// The link to a node is broken.
+    pub(super) fn lost(&mut self, peer: &NodeId, side: &mut Side<'_>) -> Result<(), Broken> {
         let theirs: Vec<Id> =
             self.entries.iter().filter(|(_, entry)| entry.is_with(peer)).map(|(id, _)| *id).collect();
         for id in theirs {
@@ -329,16 +329,21 @@ impl Transfers {
             | BatchEffect::Failed { request, attempt, .. }
             | BatchEffect::Late { request, attempt, .. } => (*request, *attempt),
         };
-        matches!(self.entries.get(&id), Some(Entry::Sending(_)))
+        self.sends(id)
     }
 
     pub(super) fn has(&self, id: Id) -> bool {
         self.entries.contains_key(&id)
     }
 
-    /// Whether a transfer with this worker is under way.
-    pub(super) fn are_with(&self, peer: &WorkerId) -> bool {
-        self.entries.values().any(|entry| entry.is_with(peer))
+    /// Whether a request is computed here for another worker.
+    pub(super) fn sends(&self, id: Id) -> bool {
+        matches!(self.entries.get(&id), Some(Entry::Sending(_)))
+    }
+
+    /// The requests whose prompts another worker computes, or is to.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = Id> {
+        self.entries.iter().filter(|(_, entry)| !matches!(entry, Entry::Sending(_))).map(|(id, _)| *id)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -347,11 +352,11 @@ impl Transfers {
 }
 
 impl Entry {
-    fn is_with(&self, worker: &WorkerId) -> bool {
+    fn is_with(&self, node: &NodeId) -> bool {
         match self {
             Self::Waiting { .. } => false,
-            Self::Receiving(end) => end.peer() == worker,
-            Self::Sending(end) => end.peer() == worker,
+            Self::Receiving(end) => end.peer().node == *node,
+            Self::Sending(end) => end.peer().node == *node,
         }
     }
 }

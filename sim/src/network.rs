@@ -1,0 +1,476 @@
+//! What is between the nodes: when a message arrives, and whether it does.
+//!
+//! Links are as live ones, TCP connections between each pair of nodes: messages stay in order, none is lost by itself,
+//! and a link that breaks loses what was under way. Without faults a message just arrives after the latency; only where
+//! the scenario has faults is the state of links kept ([`links`]), and each message then travels as an [`Event::Wire`].
+//! Bulk transfers share the nodes' bandwidth ([`flows`]). All of it is integer arithmetic.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use config::ids::WorkerId;
+use policies::cost::Hardware;
+use policies::rng;
+use policies::time::{Span, Time};
+
+use crate::event::{Event, GatewayMsg, KvMail, KvMessage, Outbox, WorkerMsg};
+use crate::queue::Queue;
+use crate::scenario::Scenario;
+
+pub mod flows;
+pub mod links;
+
+use flows::Flows;
+use links::Links;
+
+/// Streams of random numbers: how late messages are, and when silence is noticed.
+const LATE: u64 = 10;
+const NOTICED: u64 = 11;
+
+/// A node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Addr {
+    /// The gateway.
+    Gateway,
+    /// The controller.
+    Controller,
+    /// The worker of this number, whichever life of it.
+    Worker(u32),
+}
+
+/// How an event gets to where it happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Over the link to another node.
+    Link,
+    /// Over the bulk link to a worker, with so many bytes.
+    Bulk(Addr, u64),
+    /// By waiting, where it comes from.
+    After(Span),
+}
+
+/// A message on its way over a link that may break.
+#[derive(Clone, Debug)]
+pub struct Wire {
+    /// Who sent it.
+    pub from: Addr,
+    /// Whom it is for.
+    pub to: Addr,
+    /// On which connection of the two.
+    pub epoch: u32,
+    /// What arrives.
+    pub event: Event,
+}
+
+/// Why a node notices that there is no link (any more) to another one. Each names what it was seen of, so that what has
+/// passed meanwhile is not noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// Nothing gets through: this cut.
+    Cut(u32),
+    /// The other one stands still: this time.
+    Frozen(u32),
+    /// The other one died during this connection.
+    Dead(u32),
+    /// The other end has closed this connection.
+    Closed(u32),
+}
+
+/// The node at which an event happens; none for what happens to a node from outside.
+#[must_use]
+pub fn place(event: &Event) -> Option<Addr> {
+    match event {
+        Event::Gateway(_)
+        | Event::Arrive(..)
+        | Event::Leave(_)
+        | Event::Read(_)
+        | Event::Timer(_)
+        | Event::StandIn(_)
+        | Event::StandInTick => Some(Addr::Gateway),
+        Event::Controller(_) | Event::ControllerTick => Some(Addr::Controller),
+        Event::Worker(id, _) | Event::StepDone(id, _) | Event::KvTimer(id, ..) => {
+            Some(Addr::Worker(index_of(id)))
+        }
+        Event::Notice { who, .. } => Some(*who),
+        Event::Wire(wire) => Some(wire.to),
+        Event::Crash(_)
+        | Event::Start(_)
+        | Event::FalseAlarm(_)
+        | Event::Rejoin(_)
+        | Event::Fault(_)
+        | Event::FaultOver(_)
+        | Event::Relink(..)
+        | Event::Flow(_) => None,
+    }
+}
+
+/// The number of a worker: the digits at the end of its node's name.
+#[must_use]
+pub fn index_of(worker: &WorkerId) -> u32 {
+    let digits = |sum: (u32, u32), byte: u8| {
+        let digit = u32::from(byte.wrapping_sub(b'0'));
+        (digit < 10).then(|| (digit.saturating_mul(sum.1).saturating_add(sum.0), sum.1.saturating_mul(10)))
+    };
+    worker
+        .node
+        .as_str()
+        .bytes()
+        .rev()
+        .try_fold((0, 1), |sum, byte| digits(sum, byte).ok_or(sum))
+        .map_or_else(|sum| sum.0, |sum| sum.0)
+}
+
+/// The network of a run.
+#[derive(Debug)]
+pub struct Network {
+    seed: u64,
+    latency: Span,
+    jitter: Span,
+    /// Of 2⁵³ messages so many get lost.
+    loss: u64,
+    retransmit: Span,
+    detect: Span,
+    detect_spread: Span,
+    relink: Span,
+    /// Random numbers drawn.
+    draws: u64,
+    /// When the last message of each direction arrives, where not all take equally long.
+    last: BTreeMap<(Addr, Addr), Time>,
+    links: Option<Links>,
+    flows: Flows,
+    /// What each worker's machine takes longer for a message in bulk.
+    bulk_latencies: Vec<Span>,
+    /// Messages that broken links lost.
+    lost: u64,
+}
+
+impl Network {
+    /// The network of a scenario with the machines of its workers, in which something goes wrong or not.
+    #[must_use]
+    pub fn new(scenario: &Scenario, machines: &[Hardware], faulty: bool) -> Self {
+        let (n, c) = (&scenario.network, &scenario.cluster);
+        let span = |dur: config::Dur| Span(dur.as_nanos());
+        let bandwidth = n.bandwidth.map(|size| size.bytes());
+        let links = machines.iter().map(|machine| bandwidth.unwrap_or(machine.link)).collect();
+        Self {
+            seed: scenario.seed,
+            latency: span(n.latency.unwrap_or(c.network)),
+            jitter: span(n.jitter),
+            loss: (n.loss * (1_u64 << 53) as f64) as u64,
+            retransmit: span(n.retransmit),
+            detect: span(c.detect),
+            detect_spread: span(n.detect_spread),
+            relink: span(n.relink),
+            draws: 0,
+            last: BTreeMap::new(),
+            links: faulty.then(|| Links::new(machines.len() as u32)),
+            flows: Flows::new(links, bandwidth.unwrap_or(0)),
+            bulk_latencies: machines.iter().map(|machine| machine.link_latency).collect(),
+            lost: 0,
+        }
+    }
+
+    /// The state of links, where faults are possible.
+    #[must_use]
+    pub const fn links(&self) -> Option<&Links> {
+        self.links.as_ref()
+    }
+
+    /// Messages that were lost with their links.
+    #[must_use]
+    pub const fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Puts what a driver wants into the queue.
+    pub fn take(&mut self, now: Time, out: &mut Outbox, queue: &mut Queue) {
+        for (from, way, mut event) in out.sent.drain(..) {
+            match way {
+                Way::After(mut span) => {
+                    if let (Event::StepDone(_, outcome), Some(links)) = (&mut event, &self.links) {
+                        outcome.took = links.slowed(from, outcome.took);
+                        span = links.slowed(from, span);
+                    }
+                    queue.push(now + span, event);
+                }
+                Way::Link => self.send(now, from, event, Span::ZERO, queue),
+                Way::Bulk(to, bytes) => {
+                    if let Some(links) = &self.links {
+                        let sees = links.sees(from, to);
+                        // Who sees a link that the other end has closed learns of that later.
+                        if !sees || links.epoch(from, to).is_none() {
+                            self.lost += 1;
+                            if !sees {
+                                no_link(now, from, event, queue);
+                            }
+                            continue;
+                        }
+                    }
+                    self.flows.add(now, from, to, bytes, event, self.links.as_ref());
+                    self.flows.schedule(now, queue);
+                }
+            }
+        }
+    }
+
+    /// The state of flows was to change now.
+    pub fn flow(&mut self, now: Time, generation: u64, queue: &mut Queue) {
+        for (from, to, event) in self.flows.due(now, generation, self.links.as_ref()) {
+            let longer = self.bulk_latency(from).max(self.bulk_latency(to));
+            self.send(now, from, event, longer, queue);
+        }
+        self.flows.schedule(now, queue);
+    }
+
+    fn bulk_latency(&self, node: Addr) -> Span {
+        match node {
+            Addr::Worker(n) => self.bulk_latencies.get(n as usize).copied().unwrap_or_default(),
+            Addr::Gateway | Addr::Controller => Span::ZERO,
+        }
+    }
+
+    /// Sends a message that takes so much `longer` than others.
+    fn send(&mut self, now: Time, from: Addr, event: Event, longer: Span, queue: &mut Queue) {
+        let Some(to) = place(&event).filter(|to| *to != from) else {
+            return queue.push(now, event);
+        };
+        let latency = self.latency + longer;
+        let mut at = now + latency;
+        if let Some(links) = &self.links {
+            at = now + links.delayed(from, to, latency);
+            if !links.sees(from, to) {
+                self.lost += 1;
+                return no_link(now, from, event, queue);
+            }
+        }
+        if self.jitter > Span::ZERO {
+            at = at + Span(self.draw(LATE) % self.jitter.0.saturating_add(1));
+        }
+        if self.loss > 0 && self.draw(LATE) >> 11 < self.loss {
+            at = at + self.retransmit;
+        }
+        if self.jitter > Span::ZERO || self.loss > 0 || self.links.is_some() {
+            let last = self.last.entry((from, to)).or_default();
+            at = at.max(*last);
+            *last = at;
+        }
+        let event = match &mut self.links {
+            None => event,
+            Some(links) => match links.epoch(from, to) {
+                Some(epoch) => Event::Wire(Box::new(Wire { from, to, epoch, event })),
+                // The other end has closed it, and this one does not know yet.
+                None => {
+                    self.lost += 1;
+                    return;
+                }
+            },
+        };
+        queue.push(at, event);
+    }
+
+    /// An event is due: what happens now, if anything does. What is for a node that stands still waits there, what is for
+    /// a dead one is lost.
+    pub fn arrive(&mut self, event: Event) -> Option<Event> {
+        let Some(links) = &mut self.links else { return Some(event) };
+        let event = match event {
+            Event::Wire(wire) => match links.arrives(&wire) {
+                links::Arrival::Now => wire.event,
+                links::Arrival::Waits => {
+                    links.hold(*wire);
+                    return None;
+                }
+                links::Arrival::Never => {
+                    self.lost += 1;
+                    return None;
+                }
+            },
+            event => event,
+        };
+        links.happen(event)
+    }
+
+    /// When a node notices a silence that begins now.
+    fn noticed(&mut self, now: Time) -> Time {
+        let spread = match self.detect_spread.0 {
+            0 => 0,
+            spread => self.draw(NOTICED) % spread.saturating_add(1),
+        };
+        now + self.detect + Span(spread)
+    }
+
+    fn draw(&mut self, stream: u64) -> u64 {
+        self.draws += 1;
+        rng::bits(self.seed, stream, self.draws)
+    }
+
+    /// Whether the node is dead.
+    #[must_use]
+    pub fn is_dead(&self, node: Addr) -> bool {
+        self.links.as_ref().is_some_and(|links| links.is_dead(node))
+    }
+
+    /// Whether the node stands still.
+    #[must_use]
+    pub fn is_frozen(&self, node: Addr) -> bool {
+        self.links.as_ref().is_some_and(|links| links.is_frozen(node))
+    }
+
+    /// A node dies: its links say nothing from now on, and what waits for it is lost.
+    pub fn crash(&mut self, now: Time, node: Addr, queue: &mut Queue) {
+        let Some(links) = &mut self.links else { return };
+        links.crash(node);
+        let mut silent = Vec::new();
+        for other in links.others(node) {
+            silent.push((other, links.close(node, other)));
+            self.lost += links.drop_held(node, other);
+        }
+        for (other, epoch) in silent {
+            self.notice(now, other, node, Silence::Dead(epoch), queue);
+        }
+        self.flows_changed(now, queue);
+    }
+
+    /// A node starts, as a new process that knows nobody: the pairs that are linked now, of those that could be.
+    pub fn start(&mut self, node: Addr) -> Vec<links::Linked> {
+        let Some(links) = &mut self.links else { return Vec::new() };
+        links.start(node);
+        let others = links.others(node);
+        others.into_iter().filter_map(|other| links.connect(node, other)).collect()
+    }
+
+    /// A node stands still from now on, until every fault that does this is over.
+    pub fn freeze(&mut self, now: Time, node: Addr, fault: u32, queue: &mut Queue) {
+        let Some(links) = &mut self.links else { return };
+        let Some(stamp) = links.freeze(node, fault) else { return };
+        for other in links.others(node) {
+            self.notice(now, other, node, Silence::Frozen(stamp), queue);
+        }
+        self.flows_changed(now, queue);
+    }
+
+    /// A fault that made a node stand still is over.
+    pub fn thaw(&mut self, now: Time, node: Addr, fault: u32, queue: &mut Queue) {
+        let Some(links) = &mut self.links else { return };
+        let Some(waiting) = links.thaw(node, fault) else { return };
+        waiting.into_iter().for_each(|event| queue.push(now, event));
+        for other in links.others(node) {
+            if let Some(epoch) = links.closed(node, other) {
+                queue.push(now, Event::Notice { who: node, whom: other, why: Silence::Closed(epoch) });
+                queue.push(now + self.relink, Event::Relink(node, other));
+            }
+        }
+        self.flows_changed(now, queue);
+    }
+
+    /// Nothing passes between these nodes and all others from now on.
+    pub fn cut(&mut self, now: Time, side: &[Addr], queue: &mut Queue) {
+        for (a, b) in self.between(side) {
+            let Some(stamp) = self.links.as_mut().and_then(|links| links.cut(a, b)) else { continue };
+            self.notice(now, a, b, Silence::Cut(stamp), queue);
+            self.notice(now, b, a, Silence::Cut(stamp), queue);
+        }
+        self.flows_changed(now, queue);
+    }
+
+    /// What was cut is whole again: links that nobody has given up go on, others are made again.
+    pub fn heal(&mut self, now: Time, side: &[Addr], queue: &mut Queue) {
+        for (a, b) in self.between(side) {
+            let Some(links) = &mut self.links else { return };
+            let Some((up, held)) = links.heal(a, b) else { continue };
+            for wire in held {
+                let last = self.last.entry((wire.from, wire.to)).or_default();
+                *last = (*last).max(now + self.latency);
+                queue.push(*last, Event::Wire(Box::new(wire)));
+            }
+            if !up {
+                queue.push(now + self.relink, Event::Relink(a, b));
+            }
+        }
+        self.flows_changed(now, queue);
+    }
+
+    /// The links between these nodes and all others break now.
+    pub fn reset(&mut self, now: Time, side: &[Addr], queue: &mut Queue) {
+        for (a, b) in self.between(side) {
+            let Some(links) = &mut self.links else { return };
+            let epoch = links.close(a, b);
+            self.lost += links.drop_held(a, b);
+            for (who, whom) in [(a, b), (b, a)] {
+                queue.push(now, Event::Notice { who, whom, why: Silence::Closed(epoch) });
+            }
+            queue.push(now + self.relink, Event::Relink(a, b));
+        }
+        self.flows_changed(now, queue);
+    }
+
+    /// Two nodes try to make a link.
+    pub fn relink(&mut self, now: Time, a: Addr, b: Addr, queue: &mut Queue) -> Option<links::Linked> {
+        let linked = self.links.as_mut()?.connect(a, b);
+        self.flows_changed(now, queue);
+        linked
+    }
+
+    /// A node may notice that another one is silent; whether it is so, and news to it.
+    pub fn notices(&mut self, now: Time, who: Addr, whom: Addr, why: Silence, queue: &mut Queue) -> bool {
+        let Some(links) = &mut self.links else { return false };
+        let (news, lost) = links.notices(who, whom, why);
+        self.lost += lost;
+        self.flows_changed(now, queue);
+        news
+    }
+
+    /// Steps of a node take `permille` / 1000 of the time; messages from and to it `link` / 1000, and `added` more.
+    pub fn slow(&mut self, now: Time, node: Addr, slow: links::Slow, begins: bool, queue: &mut Queue) {
+        if let Some(links) = &mut self.links {
+            links.slow(node, slow, begins);
+        }
+        self.flows_changed(now, queue);
+    }
+
+    fn notice(&mut self, now: Time, who: Addr, whom: Addr, why: Silence, queue: &mut Queue) {
+        let at = self.noticed(now);
+        queue.push(at, Event::Notice { who, whom, why });
+    }
+
+    /// The pairs between `side` and all other nodes.
+    fn between(&self, side: &[Addr]) -> Vec<(Addr, Addr)> {
+        let Some(links) = &self.links else { return Vec::new() };
+        let (inner, outer): (Vec<_>, Vec<_>) = links.nodes().partition(|node| side.contains(node));
+        inner.iter().flat_map(|a| outer.iter().map(|b| (*a, *b))).collect()
+    }
+
+    fn flows_changed(&mut self, now: Time, queue: &mut Queue) {
+        if self.flows.are_any() {
+            self.lost += self.flows.links_changed(now, self.links.as_ref());
+            self.flows.schedule(now, queue);
+        }
+    }
+}
+
+/// There is no link to send it over: who wants a request served, or pages moved, learns that at once; the rest is for
+/// nobody.
+fn no_link(now: Time, from: Addr, event: Event, queue: &mut Queue) {
+    let Event::Worker(worker, message) = event else { return };
+    match (from, message) {
+        (Addr::Gateway, WorkerMsg::Submit(spec, _)) => {
+            queue.push(now, Event::Gateway(GatewayMsg::Unreachable(spec.id, worker)));
+        }
+        (_, WorkerMsg::Kv(mail)) => {
+            if let Some(lost) = link_lost(now, *mail, worker) {
+                queue.push(now, lost);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What the sender of a message hears of its link to `to`, which is gone; nothing where that comes from the link itself.
+pub(crate) fn link_lost(now: Time, mail: KvMail, to: WorkerId) -> Option<Event> {
+    if matches!(mail.message, KvMessage::LinkLost | KvMessage::Sent { .. }) {
+        return None;
+    }
+    let lost = KvMail { id: mail.id, key: mail.key, from: to, at: now, message: KvMessage::LinkLost };
+    Some(Event::Worker(mail.from, WorkerMsg::Kv(Box::new(lost))))
+}
+
+/// Messages that wait for a link that is cut.
+pub(crate) type Held = VecDeque<Wire>;
