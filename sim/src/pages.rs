@@ -1,6 +1,6 @@
 //! Identity of pages in a simulation.
 //!
-//! Where nobody means harm, two multiplications a pair of tokens do for what BLAKE3 does in a cluster at twenty times the
+//! Where nobody means harm, two multiplications a pair of tokens do for what BLAKE3 does in a cluster at ten times the
 //! price. Workers compare the tokens of what they find, so that two pages with one hash would cost a hit and no more.
 
 use policies::kv::{Fingerprint, PageHash};
