@@ -17,6 +17,8 @@ mod reload;
 mod stages;
 // The real model: how much need not be computed.
 mod saved;
+// The simulator and live nodes agree.
+mod parity;
 // Other routers are told what is cached.
 mod zmq;
 

@@ -125,7 +125,8 @@ impl Recorder {
                 Prop::Int(n) => json!(n),
                 Prop::Float(x) => json!(x),
                 Prop::Bool(yes) => json!(yes),
-                Prop::Duration(span) => json!(format!("{}us", span.0 / 1000)),
+                // Where a length of time is wanted, a whole number is one in milliseconds.
+                Prop::Duration(span) => json!(span.0.div_ceil(1_000_000)),
                 Prop::Text(text) => json!(self.name("prop", text)),
             };
             props.insert(name.clone(), value);

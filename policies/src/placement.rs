@@ -94,6 +94,10 @@ struct Row {
     foreign_tokens: u64,
     /// Prompt tokens of bookings that the worker has not taken yet; it reports those that it has.
     fresh_prefill: u64,
+    /// Those of bookings that it has taken since its last report.
+    taken_prefill: u64,
+    /// Reports so far.
+    reports: u64,
     placed: u64,
     last_chosen: u64,
 }
@@ -109,6 +113,15 @@ struct Booking {
     session: Option<SessionId>,
     /// The worker has taken the request.
     accepted: bool,
+    /// What is counted for it at its worker from then on, until that one reports.
+    taken: Option<Taken>,
+}
+
+/// Prompt tokens that a worker has taken, after so many reports.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    tokens: u64,
+    reports: u64,
 }
 
 #[derive(Debug)]
@@ -181,6 +194,8 @@ impl Placement {
                     foreign: 0,
                     foreign_tokens: 0,
                     fresh_prefill: 0,
+                    taken_prefill: 0,
+                    reports: 0,
                     placed: 0,
                     last_chosen: 0,
                 };
@@ -205,6 +220,8 @@ impl Placement {
         row.foreign = load.requests.saturating_sub(row.booked + row.handoffs);
         row.foreign_tokens = load.outstanding_tokens.saturating_sub(row.booked_tokens + row.handoff_tokens);
         row.load = load;
+        row.reports += 1;
+        row.taken_prefill = 0;
         if row.foreign < before {
             self.place_waiting(now, fx);
         }
@@ -266,7 +283,8 @@ impl Placement {
         if let Some(row) = self.workers.get_mut(&booking.plan.worker) {
             row.fresh_prefill -= booking.prefill;
             // Its next report has it; until then it must not be forgotten, or whoever comes meanwhile is sent there too.
-            row.load.queued_prefill_tokens = row.load.queued_prefill_tokens.saturating_add(booking.prefill);
+            row.taken_prefill += booking.prefill;
+            booking.taken = Some(Taken { tokens: booking.prefill, reports: row.reports });
         }
         if self.policies.are_any() {
             let event = PolicyEvent::Accepted(booking.placed_at(request, attempt));

@@ -6,5 +6,5 @@ mod places;
 pub mod worker;
 
 pub use controller::Controller;
-pub use gateway::{Gateway, Outcome, Record};
+pub use gateway::{Gateway, Outcome, Placed, Record};
 pub use worker::Worker;

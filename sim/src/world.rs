@@ -16,7 +16,7 @@ use crate::SimError;
 use crate::event::{Came, ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
 use crate::network::{self, Addr, Network};
 use crate::node::worker::Handoffs;
-use crate::node::{Controller, Gateway, Worker};
+use crate::node::{Controller, Gateway, Placed, Worker};
 use crate::queue::Queue;
 use crate::report::{Glance, Left, Probe, Report};
 use crate::scenario::{Cluster, Fault, Scenario};
@@ -37,6 +37,8 @@ pub struct Run {
     pub report: Report,
     /// What each request was answered, by choice; complete or not.
     pub answers: BTreeMap<RequestId, Vec<Vec<Token>>>,
+    /// The placements of each request in turn.
+    pub placements: BTreeMap<RequestId, Vec<Placed>>,
     /// Tokens that each worker that lived to the end has computed in prefill.
     pub prefilled: BTreeMap<WorkerId, u64>,
     /// How transfers of pages between workers ended.
@@ -204,7 +206,8 @@ impl World {
             workers: &self.workers,
         });
         let roles = self.workers.into_iter().map(|(id, worker)| (id, worker.info().role)).collect();
-        Ok(Run { report, answers, prefilled, handoffs, roles, lost_messages })
+        let placements = records.into_iter().map(|(id, record)| (id, record.placements)).collect();
+        Ok(Run { report, answers, placements, prefilled, handoffs, roles, lost_messages })
     }
 
     fn apply(&mut self, now: Time, event: Event) -> Result<(), Broken> {

@@ -60,7 +60,8 @@ impl Placement {
         let plan = Plan { worker, prefill: prefill_worker, why, stages: stages.into() };
         let session = request.session.clone();
         let (request, attempt) = (request.request, request.attempt);
-        let booking = Booking { plan: plan.clone(), tokens, prefill, handoff, session, accepted: false };
+        let booking =
+            Booking { plan: plan.clone(), tokens, prefill, handoff, session, accepted: false, taken: None };
         if self.policies.are_any() {
             let event = PolicyEvent::Placed(booking.placed_at(request, attempt));
             self.policies.tell(now, &event);
@@ -81,6 +82,7 @@ impl Placement {
             if !booking.accepted {
                 row.fresh_prefill -= booking.prefill;
             }
+            row.taken_prefill -= booking.untold(row);
         }
         if self.policies.are_any() {
             let event = PolicyEvent::Released(booking.placed_at(request, attempt));
@@ -171,7 +173,7 @@ impl Placement {
     /// When the counters of a worker are not the sums of its bookings, a booking is on an unknown worker, a node has two
     /// lives, the queue is over its limit, a request is in two places, or a policy that lives here says so.
     pub fn check(&self) -> Result<(), Broken> {
-        let mut sums: BTreeMap<&WorkerId, (u32, u64, u64)> = BTreeMap::new();
+        let mut sums: BTreeMap<&WorkerId, (u32, u64, u64, u64)> = BTreeMap::new();
         let mut handoffs: BTreeMap<&WorkerId, (u32, u64)> = BTreeMap::new();
         for ((request, attempt), booking) in &self.bookings {
             let worker = &booking.plan.worker;
@@ -182,7 +184,8 @@ impl Placement {
             );
             let sum = sums.entry(worker).or_default();
             let fresh = if booking.accepted { 0 } else { booking.prefill };
-            *sum = (sum.0 + 1, sum.1 + booking.tokens, sum.2 + fresh);
+            let untold = self.workers.get(worker).map_or(0, |row| booking.untold(row));
+            *sum = (sum.0 + 1, sum.1 + booking.tokens, sum.2 + fresh, sum.3 + untold);
             if let Some(handoff) = &booking.handoff {
                 ensure_invariant!(
                     self.workers.contains_key(&handoff.worker) && handoff.worker != *worker,
@@ -198,10 +201,10 @@ impl Placement {
         for (worker, row) in &self.workers {
             let sum = sums.get(worker).copied().unwrap_or_default();
             ensure_invariant!(
-                sum == (row.booked, row.booked_tokens, row.fresh_prefill),
+                sum == (row.booked, row.booked_tokens, row.fresh_prefill, row.taken_prefill),
                 "placement_counters_are_sums",
                 "{worker} counts {:?}, its bookings are {sum:?}",
-                (row.booked, row.booked_tokens, row.fresh_prefill)
+                (row.booked, row.booked_tokens, row.fresh_prefill, row.taken_prefill)
             );
             let sum = handoffs.get(worker).copied().unwrap_or_default();
             ensure_invariant!(

@@ -141,6 +141,11 @@ impl Handoff {
 }
 
 impl Booking {
+    /// Of its prompt tokens those that count at its worker because that one has taken them and not reported since.
+    pub(super) fn untold(&self, row: &Row) -> u64 {
+        self.taken.filter(|taken| taken.reports == row.reports).map_or(0, |taken| taken.tokens)
+    }
+
     fn take_over(&mut self, handoff: &Handoff, row: Option<&mut Row>) {
         self.tokens += handoff.otherwise;
         self.prefill += handoff.otherwise;
@@ -157,7 +162,8 @@ impl Row {
     /// Prompt tokens that it has to compute, as far as that is known. What it computes for others is in its report, or
     /// will be: whichever says more.
     pub(super) fn prefill_queue(&self) -> u64 {
-        self.fresh_prefill.saturating_add(self.load.queued_prefill_tokens.max(self.handoff_tokens))
+        let reported = self.load.queued_prefill_tokens.max(self.handoff_tokens);
+        self.fresh_prefill.saturating_add(self.taken_prefill).saturating_add(reported)
     }
 
     /// Whether it could ever compute the prompt of `request`.

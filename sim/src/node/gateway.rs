@@ -1,13 +1,15 @@
 //! The gateway: a [`policies::session`] for each live request, and what clients saw of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use config::ids::RequestId;
+use config::ids::{RequestId, WorkerId};
 use policies::batch::{BatchEffect, TokenEvent};
 use policies::cost::fake::FakeModel;
 use policies::invariant::Broken;
 use policies::order::deadline;
 use policies::placement::PlacementEffect;
+use policies::policy::Stage;
 use policies::request::{RequestSpec, Token, prop_millis};
 use policies::session::{Failure, Session, SessionConfig, SessionEffect};
 use policies::time::{Span, Time};
@@ -25,6 +27,9 @@ pub enum Outcome {
     Failed(Failure),
 }
 
+/// Where a request was placed, and what policies said of it.
+pub type Placed = (WorkerId, Arc<[Stage]>);
+
 /// What a client saw of its request.
 #[derive(Clone, Debug)]
 pub struct Record {
@@ -36,6 +41,8 @@ pub struct Record {
     pub cached_tokens: Option<u32>,
     /// The answer, by choice, with the time of each token.
     pub answers: Vec<Vec<(Time, Token)>>,
+    /// Each of its placements in turn.
+    pub placements: Vec<Placed>,
     /// Placements after the first.
     pub retries: u32,
     /// Times that a choice was preempted.
@@ -52,6 +59,7 @@ impl Record {
             prompt_tokens: spec.prompt.len() as u32,
             cached_tokens: None,
             answers: vec![Vec::new(); spec.choices()],
+            placements: Vec::new(),
             retries: 0,
             preemptions: 0,
             end: None,
@@ -164,6 +172,9 @@ impl Gateway {
     pub fn handle(&mut self, now: Time, message: GatewayMsg, out: &mut Outbox) -> Result<(), Broken> {
         match message {
             GatewayMsg::Placement(PlacementEffect::Placed { request, attempt, plan }) => {
+                if let Some(record) = self.records.get_mut(&request) {
+                    record.placements.push((plan.worker.clone(), Arc::clone(&plan.stages)));
+                }
                 self.with(now, request, out, |s, fx| s.placed(now, attempt, plan, fx))
             }
             GatewayMsg::Placement(PlacementEffect::Rejected { request, attempt, reason }) => {

@@ -13,6 +13,7 @@
 //! | `request_id`, `wait_for` | its name; it comes when all of these have ended, after `delay` and `tool_wait_ms` |
 //! | `tenant`, `props` | whose it is, and its hints |
 //! | `branches`, `prefix_reset`, `tool_events` | read over: `wait_for` and `session_id` say the same |
+//! | `max_tokens`, `n`, `outcome`, `ttft_ms`, `e2e_ms`, `cached_tokens`, `worker` | of a node's log, read over: one choice is simulated |
 //!
 //! Or CSV with the columns of Azure's LLM inference traces: `TIMESTAMP`, `ContextTokens`, `GeneratedTokens`.
 //!
@@ -42,8 +43,8 @@ mod row;
 #[cfg(test)]
 mod tests;
 
-/// Lines that are read ahead, so that those which are somewhat out of order come in order.
-const AHEAD: usize = 256;
+/// Lines that are read ahead, so that those which are out of order come in order: a log is in the order of ends.
+const AHEAD: usize = 4096;
 
 /// A file that is replayed.
 #[derive(Debug)]

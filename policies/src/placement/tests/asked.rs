@@ -472,6 +472,20 @@ fn prompt_tokens_wait_until_the_worker_has_said_otherwise() {
     let load = BatchLoad { queued_prefill_tokens: 40, requests: 1, ..BatchLoad::default() };
     p.worker_load(T, &id(0, 1), load, &mut Vec::new());
     assert_eq!(waiting(&mut p, 4), 240);
+    // News that it is taken may come after the report that had it, the last one: it counts no longer than the request.
+    for number in 2..=4 {
+        p.accepted(T, RequestId::new(1, number), Attempt(0));
+    }
+    assert_eq!(waiting(&mut p, 5), 340);
+    for number in 2..=5 {
+        p.release(T, RequestId::new(1, number), Attempt(0), &mut Vec::new());
+    }
+    p.worker_load(T, &id(0, 1), BatchLoad { requests: 1, ..BatchLoad::default() }, &mut Vec::new());
+    p.check().unwrap();
+    assert_eq!(waiting(&mut p, 6), 0);
+    p.accepted(T, RequestId::new(1, 6), Attempt(0));
+    p.release(T, RequestId::new(1, 6), Attempt(0), &mut Vec::new());
+    assert_eq!(waiting(&mut p, 7), 0, "no report came after the request");
 }
 
 /// B31 with policies: requests that arrive together are asked about together, all shown the same idle workers; what was

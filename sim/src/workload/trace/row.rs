@@ -57,6 +57,21 @@ struct Json {
     _prefix_reset: Option<IgnoredAny>,
     #[serde(rename = "tool_events")]
     _tool_events: Option<IgnoredAny>,
+    // What a node's log says besides: what was asked for, and what became of it there.
+    #[serde(rename = "max_tokens")]
+    _max_tokens: Option<IgnoredAny>,
+    #[serde(rename = "n")]
+    _choices: Option<IgnoredAny>,
+    #[serde(rename = "outcome")]
+    _outcome: Option<IgnoredAny>,
+    #[serde(rename = "ttft_ms")]
+    _ttft: Option<IgnoredAny>,
+    #[serde(rename = "e2e_ms")]
+    _e2e: Option<IgnoredAny>,
+    #[serde(rename = "cached_tokens")]
+    _cached: Option<IgnoredAny>,
+    #[serde(rename = "worker")]
+    _worker: Option<IgnoredAny>,
 }
 
 /// The number of a block, or the hash of a page in hexadecimal.
