@@ -229,7 +229,9 @@ fn what_decides_is_pure() {
         &lines_where(|file, line| {
             let simulator_cli = file.starts_with("sim") && line.contains("std::fs");
             let pure = file.starts_with("policies/src") || file.starts_with("sim/src");
-            pure && !simulator_cli && clocks.iter().any(|word| line.contains(word))
+            // With a hasher of our own, clippy asks for the reason; it is the random one that no replay survives.
+            let fixed = line.contains("HashMap<") && line.contains("BuildHasherDefault<");
+            pure && !simulator_cli && !fixed && clocks.iter().any(|word| line.contains(word))
         }),
     );
 }
