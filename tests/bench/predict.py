@@ -15,6 +15,7 @@ import http.client
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -40,8 +41,10 @@ network = "300us"
 def calibrated(args, folder):
     run = subprocess.run([args.binary, "calibrate", "--rounds", "3"], capture_output=True, text=True, check=True)
     print(run.stdout)
-    prices = dict(line.replace('"', "").split(" = ") for line in run.stdout.splitlines() if " = " in line and line[0] != "#")
-    return run.stdout, {name: int(price.removesuffix("ns")) / 1e9 for name, price in prices.items() if price.endswith("ns")}
+    lines = [line.split(" = ") for line in run.stdout.splitlines() if " = " in line and line[0] != "#"]
+    units = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+    parsed = {name: re.fullmatch(r'"(\d+)([a-z]+)"', price) for name, price in lines}
+    return run.stdout, {name: int(price[1]) * units[price[2]] for name, price in parsed.items()}
 
 
 def requests(number, seed):
