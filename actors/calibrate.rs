@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use config::ids::{Attempt, RequestId};
+use config::ids::RequestId;
 use config::{CalibrateArgs, Config, Dur};
 use engine::Engine;
 use policies::batch::{Batch, BatchConfig};
 use policies::cost::Work;
 use policies::cost::fit::{Fit, Measured};
 use policies::kv::page_hashes;
-use policies::request::{RequestSpec, ResumedChoice, Sampling, Token, WEIGHT_ONE};
+use policies::request::{RequestSpec, Sampling, Token};
 use policies::time::{Span, Time};
 use tracing::info;
 
@@ -102,23 +102,10 @@ fn request(limits: &BatchConfig, number: u64, tokens: u32, generated: u32) -> Re
     let prompt: Vec<Token> =
         (0..tokens).map(|i| 1 + (policies::rng::bits(number, 0, u64::from(i)) % 200) as Token).collect();
     RequestSpec {
-        id: RequestId::new(0, number),
-        attempt: Attempt(0),
-        model: "calibrated".into(),
         hashes: page_hashes(&limits.fingerprint, limits.page_tokens, &prompt).into(),
-        prompt: prompt.into(),
-        resumed: vec![ResumedChoice::default()],
-        max_tokens: generated,
-        credit: 0,
-        end_tokens: Arc::default(),
         ignore_end: true,
         sampling: Arc::new(Sampling { seed: number, ..Sampling::default() }),
-        prompt_logprobs: false,
-        props: Arc::default(),
-        session: None,
-        tenant: None,
-        weight: WEIGHT_ONE,
-        deadline: Time::NEVER,
+        ..RequestSpec::plain(RequestId::new(0, number), "calibrated".into(), prompt, generated)
     }
 }
 

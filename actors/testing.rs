@@ -1,11 +1,8 @@
 //! What tests of several roles share.
 
-use std::sync::Arc;
-
 use cluster::wire::ToGateway;
-use config::ids::{Attempt, RequestId};
-use policies::request::{RequestSpec, ResumedChoice, Sampling, WEIGHT_ONE};
-use policies::time::Time;
+use config::ids::RequestId;
+use policies::request::RequestSpec;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::mpsc;
 
@@ -22,23 +19,8 @@ pub(crate) async fn listener(doors: &Doors, id: &str) -> mpsc::Receiver<ToGatewa
 /// A request of one choice for a few tokens of the fake model.
 pub(crate) fn request(number: u64, max_tokens: u32) -> RequestSpec {
     RequestSpec {
-        id: RequestId::new(1, number),
-        attempt: Attempt(0),
-        model: "fake".into(),
-        prompt: Arc::new([1, 2, 3]),
-        hashes: Arc::default(),
-        session: None,
-        tenant: None,
-        weight: WEIGHT_ONE,
-        resumed: vec![ResumedChoice::default()],
-        max_tokens,
-        credit: 0,
-        end_tokens: Arc::default(),
         ignore_end: true,
-        sampling: Arc::new(Sampling::default()),
-        prompt_logprobs: false,
-        props: Arc::default(),
-        deadline: Time::NEVER,
+        ..RequestSpec::plain(RequestId::new(1, number), "fake".into(), [1, 2, 3], max_tokens)
     }
 }
 

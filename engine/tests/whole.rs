@@ -11,9 +11,8 @@ use engine::EngineError;
 use engine::store::{ModelFiles, default_model_for_tests};
 use engine::whole::{Capabilities, WholeEngine, WholeOptions};
 use policies::batch::{BatchEffect, Refusal, TokenEvent, Usage};
-use policies::request::{Finish, Logprobs, RequestSpec, ResumedChoice, Sampling, Token, WEIGHT_ONE};
+use policies::request::{Finish, Logprobs, RequestSpec, ResumedChoice, Sampling, Token};
 use policies::step::SeqKey;
-use policies::time::Time;
 use serde_json::Value;
 
 /// Long enough for a debugger's worth of slowness, short enough to fail before a test runner gives up.
@@ -58,25 +57,7 @@ fn text(n: usize) -> Vec<Token> {
 }
 
 fn spec(prompt: &[Token], max_tokens: u32) -> RequestSpec {
-    RequestSpec {
-        id: IDS.next_id(),
-        attempt: Attempt(0),
-        model: "smollm2".into(),
-        prompt: prompt.into(),
-        hashes: Arc::new([]),
-        resumed: vec![ResumedChoice::default()],
-        max_tokens,
-        credit: 0,
-        end_tokens: Arc::new([]),
-        ignore_end: false,
-        sampling: Arc::new(Sampling::default()),
-        prompt_logprobs: false,
-        props: Arc::default(),
-        session: None,
-        tenant: None,
-        weight: WEIGHT_ONE,
-        deadline: Time::NEVER,
-    }
+    RequestSpec::plain(IDS.next_id(), "smollm2".into(), prompt, max_tokens)
 }
 
 fn submit(engine: &WholeEngine, spec: RequestSpec) -> Receiver<BatchEffect> {

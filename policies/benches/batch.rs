@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use config::ids::{Attempt, RequestId};
+use config::ids::RequestId;
 use criterion::{Criterion, criterion_group, criterion_main};
 use policies::batch::{Batch, BatchConfig, BatchEffect};
 use policies::kv::{Fingerprint, page_hashes};
@@ -19,7 +19,7 @@ use policies::order::deadline::Deadline;
 use policies::order::fair::Fair;
 use policies::order::priority::Priority;
 use policies::order::{OrderEvent, Ranks, WorkerPolicy};
-use policies::request::{Prop, RequestSpec, ResumedChoice, Sampling, Token, WEIGHT_ONE};
+use policies::request::{Prop, RequestSpec, Token};
 use policies::step::{Drawn, SeqKey, StepOutcome, StepPlan};
 use policies::time::Time;
 
@@ -80,27 +80,20 @@ impl Load {
         let (level, due) = ((number % 3) as i64, (number * 7919 % 100_000) as i64);
         let config = self.batch.config();
         let spec = RequestSpec {
-            id: RequestId::new(1, number),
-            attempt: Attempt(0),
-            model: "m".into(),
-            prompt: self.prompt.as_slice().into(),
             hashes: page_hashes(&config.fingerprint, config.page_tokens, &self.prompt).into(),
-            resumed: vec![ResumedChoice::default()],
-            // Different lengths, so that ends are spread over the steps.
-            max_tokens: self.output + (number * 37 % 64) as u32,
-            credit: 0,
-            end_tokens: Arc::new([]),
-            ignore_end: false,
-            sampling: Arc::new(Sampling::default()),
-            prompt_logprobs: false,
             props: Arc::new(
                 [("priority".to_owned(), Prop::Int(level)), ("deadline-ms".to_owned(), Prop::Int(due))]
                     .into(),
             ),
-            session: None,
             tenant: (self.policy.is_some()).then(|| format!("tenant {}", number % 50).into()),
-            weight: WEIGHT_ONE,
             deadline: Time(u64::MAX / 2 + due as u64),
+            // Different lengths, so that ends are spread over the steps.
+            ..RequestSpec::plain(
+                RequestId::new(1, number),
+                "m".into(),
+                self.prompt.as_slice(),
+                self.output + (number * 37 % 64) as u32,
+            )
         };
         self.batch.submit(Time::ZERO, spec).expect("the queue has no limit");
     }

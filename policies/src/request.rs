@@ -149,6 +149,31 @@ pub struct ResumedChoice {
 }
 
 impl RequestSpec {
+    /// A first attempt at one choice of up to `max_tokens` tokens: greedy, without end tokens, hints, limits or page hashes,
+    /// of nobody in particular. What else a request is, is set on top.
+    #[must_use]
+    pub fn plain(id: RequestId, model: ModelId, prompt: impl Into<Arc<[Token]>>, max_tokens: u32) -> Self {
+        Self {
+            id,
+            attempt: Attempt(0),
+            model,
+            prompt: prompt.into(),
+            hashes: Arc::default(),
+            resumed: vec![ResumedChoice::default()],
+            max_tokens,
+            credit: 0,
+            end_tokens: Arc::default(),
+            ignore_end: false,
+            sampling: Arc::default(),
+            prompt_logprobs: false,
+            props: Arc::default(),
+            session: None,
+            tenant: None,
+            weight: WEIGHT_ONE,
+            deadline: Time::NEVER,
+        }
+    }
+
     /// How many choices are generated from the prompt.
     #[must_use]
     pub fn choices(&self) -> usize {

@@ -94,33 +94,16 @@ impl Truth {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
-    use policies::request::{ResumedChoice, Sampling, WEIGHT_ONE};
+    use policies::request::ResumedChoice;
     use policies::step::SeqKey;
-    use policies::time::Time;
 
     use super::*;
 
     fn spec() -> RequestSpec {
         RequestSpec {
-            id: RequestId::new(1, 1),
-            attempt: Attempt(0),
-            model: "m".into(),
-            prompt: vec![1, 2, 3].into(),
-            hashes: Arc::new([]),
             resumed: vec![ResumedChoice::default(); 2],
-            max_tokens: 9,
-            credit: 0,
-            end_tokens: Arc::new([]),
-            ignore_end: false,
-            sampling: Arc::new(Sampling::default()),
-            prompt_logprobs: false,
-            props: Arc::default(),
-            session: None,
-            tenant: None,
-            weight: WEIGHT_ONE,
-            deadline: Time::NEVER,
+            ..RequestSpec::plain(RequestId::new(1, 1), "m".into(), [1, 2, 3], 9)
         }
     }
 

@@ -5,7 +5,7 @@ use config::ids::{Attempt, RequestId};
 use policies::batch::{Batch, BatchConfig, BatchEffect};
 use policies::cost::{Hardware, ModelShape};
 use policies::invariant::{enforce, panic_on_broken};
-use policies::request::{Finish, RequestSpec, ResumedChoice, Sampling, Token, WEIGHT_ONE};
+use policies::request::{Finish, RequestSpec, ResumedChoice, Sampling, Token};
 use policies::rng::Rng;
 use policies::step::{SeqKey, Slice};
 use policies::time::Time;
@@ -220,22 +220,10 @@ fn request(rng: &mut Rng, number: u64) -> RequestSpec {
         (0..shared).map(|i| group * 40 + i).chain((0..own).map(|_| rng.below(256) as u32)).collect();
     let warm = rng.below(2) as f32;
     RequestSpec {
-        id: RequestId::new(1, number),
-        attempt: Attempt(0),
-        model: "fake".into(),
-        prompt: prompt.into(),
-        hashes: Vec::new().into(),
         resumed: vec![ResumedChoice::default(); 1 + rng.below(3) as usize],
         max_tokens: 1 + rng.below(25) as u32,
-        credit: 0,
         end_tokens: vec![END_OF_TURN, END_OF_TEXT].into(),
-        ignore_end: false,
         sampling: Arc::new(Sampling { temperature: warm, seed: number, ..Sampling::default() }),
-        prompt_logprobs: false,
-        props: Arc::default(),
-        session: None,
-        tenant: None,
-        weight: WEIGHT_ONE,
-        deadline: Time::NEVER,
+        ..RequestSpec::plain(RequestId::new(1, number), "fake".into(), prompt, 0)
     }
 }

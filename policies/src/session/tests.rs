@@ -4,7 +4,7 @@ use super::*;
 use crate::batch::{Refusal, Usage};
 use crate::invariant::{enforce, panic_on_broken};
 use crate::placement::{Plan, Rejection};
-use crate::request::{ResumedChoice, Sampling, WEIGHT_ONE};
+use crate::request::ResumedChoice;
 use crate::rng::Rng;
 use crate::step::SeqKey;
 use crate::time::Span;
@@ -19,23 +19,9 @@ const BACKOFF: Span = Span(10);
 
 fn spec(choices: usize, max_tokens: u32) -> RequestSpec {
     RequestSpec {
-        id: RequestId::new(1, 7),
-        attempt: Attempt(0),
-        model: "m".into(),
-        prompt: vec![1, 2, 3, 4].into(),
-        hashes: Vec::new().into(),
         resumed: vec![ResumedChoice::default(); choices],
-        max_tokens,
-        credit: 0,
-        end_tokens: Vec::new().into(),
-        ignore_end: false,
-        sampling: Arc::new(Sampling::default()),
-        prompt_logprobs: false,
-        props: Arc::default(),
-        session: None,
-        tenant: None,
-        weight: WEIGHT_ONE,
         deadline: Time::ZERO + Span::from_secs(60),
+        ..RequestSpec::plain(RequestId::new(1, 7), "m".into(), [1, 2, 3, 4], max_tokens)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::batch::{
 use crate::kv::events::Recording;
 use crate::kv::{Fingerprint, page_hashes};
 use crate::order::{OrderEvent, Ranks, WorkerPolicy};
-use crate::request::{Logprobs, RequestSpec, ResumedChoice, Sampling, Token, WEIGHT_ONE};
+use crate::request::{Logprobs, RequestSpec, Sampling, Token};
 use crate::step::StepPlan;
 use crate::time::Time;
 
@@ -27,23 +27,9 @@ pub(super) fn config(page_tokens: u32, pages: u32) -> BatchConfig {
 /// A request of one choice with no end tokens, and the right page hashes for `config`.
 pub(super) fn request(config: &BatchConfig, number: u64, prompt: &[Token], max_tokens: u32) -> RequestSpec {
     RequestSpec {
-        id: RequestId::new(1, number),
-        attempt: Attempt(0),
-        model: "m".into(),
-        prompt: prompt.into(),
         hashes: page_hashes(&config.fingerprint, config.page_tokens, prompt).into(),
-        resumed: vec![ResumedChoice::default()],
-        max_tokens,
-        credit: 0,
-        end_tokens: Arc::new([]),
-        ignore_end: false,
         sampling: Arc::new(Sampling { seed: number, ..Sampling::default() }),
-        prompt_logprobs: false,
-        props: Arc::default(),
-        session: None,
-        tenant: None,
-        weight: WEIGHT_ONE,
-        deadline: Time::NEVER,
+        ..RequestSpec::plain(RequestId::new(1, number), "m".into(), prompt, max_tokens)
     }
 }
 

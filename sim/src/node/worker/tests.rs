@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use config::ids::{Attempt, RequestId, TenantId};
+use config::ids::{RequestId, TenantId};
 use policies::cost::{Hardware, ModelShape};
 use policies::kv::{Fingerprint, page_hashes};
-use policies::request::{Prop, RequestSpec, ResumedChoice, Sampling, Token, WEIGHT_ONE};
+use policies::request::{Prop, RequestSpec, Sampling, Token};
 
 use super::*;
 use crate::network::Way;
@@ -40,23 +40,9 @@ fn worker(policies: &[&str], pages: u32) -> Worker {
 fn request(number: u64, prompt: u32, output: u32) -> RequestSpec {
     let tokens: Vec<Token> = (0..prompt).map(|i| (number as u32 * 31 + i * 7) % 251).collect();
     RequestSpec {
-        id: RequestId::new(1, number),
-        attempt: Attempt(0),
-        model: "simulated".into(),
         hashes: page_hashes(&print(), PAGE, &tokens).into(),
-        prompt: tokens.into(),
-        resumed: vec![ResumedChoice::default()],
-        max_tokens: output,
-        credit: 0,
-        end_tokens: Vec::new().into(),
         ignore_end: true,
-        sampling: Arc::new(Sampling::default()),
-        prompt_logprobs: false,
-        props: Arc::default(),
-        session: None,
-        tenant: None,
-        weight: WEIGHT_ONE,
-        deadline: Time::NEVER,
+        ..RequestSpec::plain(RequestId::new(1, number), "simulated".into(), tokens, output)
     }
 }
 
