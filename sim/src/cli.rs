@@ -10,7 +10,7 @@ use toml::{Table, Value};
 use crate::arms::{Arm, laid_over};
 use crate::progress::Progress;
 use crate::report::{json, page, table};
-use crate::{Report, Scenario, SimError, simulate_watched};
+use crate::{FailedSeed, Report, Scenario, SimError, seeds_each, simulate_watched};
 
 /// Runs what the arguments name (the default scenario where they name none), with what they override, writes the page
 /// that they ask for and gives back the text to print.
@@ -123,16 +123,14 @@ fn seeds(
     let mut all: Vec<(&str, Vec<Report>)> = Vec::new();
     for arm in arms {
         let mut reports = Vec::new();
-        for held in 0..n {
-            let seed = arm.scenario.seed.wrapping_add(held);
-            let name = format!("{}, seed {seed}", arm.name);
-            let scenario = Scenario { seed, ..arm.scenario.clone() };
-            let run = simulate_watched(&scenario, watch(arm, name));
-            let failed =
-                |source| SimError::Seed { held, command: repeat(args, seed), source: Box::new(source) };
-            let run = run.map_err(|e| named(arm, failed(e)))?;
-            reports.push(run.report);
-        }
+        let held = seeds_each(&arm.scenario, n, |scenario| {
+            let name = format!("{}, seed {}", arm.name, scenario.seed);
+            reports.push(simulate_watched(scenario, watch(arm, name))?.report);
+            Ok(())
+        });
+        held.map_err(|FailedSeed { seed, held, source }| {
+            named(arm, SimError::Seed { held, command: repeat(args, seed), source: Box::new(source) })
+        })?;
         all.push((&arm.name, reports));
     }
     if args.json {

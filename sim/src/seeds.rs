@@ -31,19 +31,25 @@ impl FailedSeed {
 /// The first seed that fails.
 pub fn seeds(scenario: &Scenario, n: u64) -> Result<Vec<Report>, FailedSeed> {
     let mut reports = Vec::new();
-    seeds_each(scenario, n, |report| reports.push(report))?;
+    seeds_each(scenario, n, |scenario| {
+        reports.push(run(scenario)?);
+        Ok(())
+    })?;
     Ok(reports)
 }
 
-/// As [`seeds`], with the report of each as it comes.
+/// As [`seeds`]; `one` runs the scenario with one of the seeds.
 ///
 /// # Errors
 /// As [`seeds`].
-pub fn seeds_each(scenario: &Scenario, n: u64, mut each: impl FnMut(Report)) -> Result<(), FailedSeed> {
+pub fn seeds_each(
+    scenario: &Scenario,
+    n: u64,
+    mut one: impl FnMut(&Scenario) -> Result<(), SimError>,
+) -> Result<(), FailedSeed> {
     for held in 0..n {
         let seed = scenario.seed.wrapping_add(held);
-        let report = run(&Scenario { seed, ..scenario.clone() });
-        each(report.map_err(|source| FailedSeed { seed, held, source })?);
+        one(&Scenario { seed, ..scenario.clone() }).map_err(|source| FailedSeed { seed, held, source })?;
     }
     Ok(())
 }
