@@ -46,7 +46,9 @@ fn run(cli: &Cli, config: Config, environment: &Environment) -> Result<ExitCode>
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(Command::Sim(args)) = &cli.command {
-        print(true, sim::run_cli(args)?.trim_end());
+        // What its errors say has their causes in it.
+        let said = sim::run_cli(args).map_err(|e| anyhow::anyhow!("{e}"))?;
+        print(true, said.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
     if let Err(e) = telemetry::start_logs(&config.log) {

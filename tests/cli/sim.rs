@@ -47,4 +47,5 @@ fn a_wrong_scenario_is_named() {
     let said = run(&["sim", "no-such-scenario.toml"], &[]);
     assert!(said.code.is_some_and(|code| code != 0), "{said:?}");
     assert!(said.err.contains("no-such-scenario.toml"), "{said:?}");
+    assert_eq!(said.err.matches("No such file").count(), 1, "{said:?}");
 }
