@@ -4,6 +4,8 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use ractor::thread_local::{ThreadLocalActor, ThreadLocalActorSpawner};
+use ractor::{ActorCell, ActorRef, SpawnErr};
 use tokio::task::JoinHandle;
 use tracing::{Instrument, error, info_span};
 
@@ -48,6 +50,20 @@ impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
+}
+
+/// Starts a supervised actor on an OS thread of its own, which ends with it: for code that may compute for long or for
+/// ever, as a policy may. On a thread of the runtime it would hold up what else is queued there, and where no other
+/// thread polls the timers (always so on a machine with one core) the deadline by which its answer is given up as well.
+///
+/// # Errors
+/// It does not start.
+pub async fn spawn_on_thread<A: ThreadLocalActor>(
+    args: A::Arguments,
+    supervisor: ActorCell,
+) -> Result<ActorRef<A::Msg>, SpawnErr> {
+    // The spawner's thread lives until the spawner is dropped, here, and the last actor on it has ended.
+    Ok(A::spawn_linked(None, args, supervisor, ThreadLocalActorSpawner::new()).await?.0)
 }
 
 /// Delays between restarts of a failed actor: doubling from `first` to `longest`, and back to `first` after the actor

@@ -12,7 +12,7 @@ use policies::placement::{PolicyWork, Ticket, WorkerView};
 use policies::policy::configured::configured;
 use policies::policy::{ClusterPolicy, PolicyConfig, PolicyEvent, PolicyMode, PolicyQuery};
 use policies::time::{Span, Time};
-use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr};
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SpawnErr};
 use ractor_cluster::RactorMessage;
 
 use crate::clock;
@@ -70,7 +70,7 @@ pub enum PolicyMsg {
 }
 
 /// The actor of one policy.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct PolicyActor;
 
 #[derive(Debug)]
@@ -272,9 +272,8 @@ impl Policies {
 }
 
 async fn spawn(maker: &Maker, controller: &ActorRef<ControllerMsg>) -> Result<ActorRef<PolicyMsg>, SpawnErr> {
-    let supervisor: ActorCell = controller.get_cell();
     let args = (maker.clone(), controller.clone());
-    Ok(Actor::spawn_linked(None, PolicyActor, args, supervisor).await?.0)
+    crate::supervise::spawn_on_thread::<PolicyActor>(args, controller.get_cell()).await
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use policies::order::configured::{keeping, offloading, ordering};
 use policies::order::keep_session::KeepOptions;
 use policies::order::offload::OffloadOptions;
 use policies::order::{Account, OrderEvent, Ranks, WorkerPolicy};
-use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr};
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SpawnErr};
 use ractor_cluster::RactorMessage;
 
 use super::scheduler::SchedulerMsg;
@@ -71,7 +71,7 @@ pub enum OrderMsg {
 }
 
 /// The actor of a policy.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct OrderActor;
 
 #[derive(Debug)]
@@ -246,9 +246,8 @@ async fn spawn(
     scheduler: &ActorRef<SchedulerMsg>,
 ) -> Result<Option<ActorRef<OrderMsg>>, SpawnErr> {
     let Some(policy) = (orders.make)() else { return Ok(None) };
-    let supervisor: ActorCell = scheduler.get_cell();
     let state = OrderState { policy, life, scheduler: scheduler.clone() };
-    Ok(Some(Actor::spawn_linked(None, OrderActor, state, supervisor).await?.0))
+    Ok(Some(crate::supervise::spawn_on_thread::<OrderActor>(state, scheduler.get_cell()).await?))
 }
 
 #[cfg(test)]

@@ -158,7 +158,8 @@ async fn a_policy_that_panics_costs_its_own_opinion() {
 }
 
 /// A policy that thinks for ever holds up a request for `controller.opinion-deadline`, and no longer.
-#[tokio::test(flavor = "multi_thread")]
+/// With one thread in the runtime, as on a machine with one core.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_policy_that_is_late_is_not_waited_for() {
     let (over, until) = blocking::sync_channel(0);
     let mut rig = rig(Deed::Wait(Arc::new(Mutex::new(until))), Dur::from_millis(20)).await;

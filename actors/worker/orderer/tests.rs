@@ -1,6 +1,7 @@
 //! A scheduler whose policy panics, and one whose policies are replaced while requests run.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, mpsc as blocking};
 
 use cluster::wire::{ToGateway, ToWorker};
 use config::ids::{PolicyName, WorkerId};
@@ -37,6 +38,27 @@ impl WorkerPolicy for Fragile {
     fn observe(&mut self, now: Time, events: &[OrderEvent], ranks: &mut Ranks) {
         assert!(!self.breaks.load(Ordering::Relaxed), "asked to");
         self.inner.observe(now, events, ranks);
+    }
+
+    fn tick(&mut self, _now: Time, _ranks: &mut Ranks) {}
+
+    fn check(&self) -> Result<(), Broken> {
+        Ok(())
+    }
+}
+
+/// Thinks until the test is over.
+#[derive(Debug)]
+struct Stuck(Arc<Mutex<blocking::Receiver<()>>>);
+
+impl WorkerPolicy for Stuck {
+    fn name(&self) -> PolicyName {
+        "stuck".into()
+    }
+
+    fn observe(&mut self, _now: Time, _events: &[OrderEvent], _ranks: &mut Ranks) {
+        // Ends with the test, whose sender is then dropped.
+        let _ = self.0.lock().unwrap().recv();
     }
 
     fn tick(&mut self, _now: Time, _ranks: &mut Ranks) {}
@@ -137,6 +159,24 @@ async fn a_policy_that_panics_does_not_stop_the_scheduler() {
     rig.until_done(10).await;
     assert_eq!(rig.done[7..], [10, 12, 11], "{:?}", rig.done);
     rig.scheduler.stop(None);
+}
+
+/// With one thread in the runtime, as on a machine with one core.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_policy_that_never_returns_does_not_stop_the_scheduler() {
+    let (over, until) = blocking::sync_channel(0);
+    let until = Arc::new(Mutex::new(until));
+    let mut rig = Rig::start(made(move || Some(Box::new(Stuck(until.clone()))))).await;
+    for number in 1..4 {
+        rig.submit(number, 0, 20);
+    }
+    rig.until_done(3).await;
+    // Another one takes its place.
+    rig.set(made(|| Some(Box::new(Priority::default())))).await;
+    rig.submit(4, 0, 20);
+    rig.until_done(4).await;
+    rig.scheduler.stop(None);
+    drop(over);
 }
 
 #[tokio::test(flavor = "multi_thread")]
