@@ -18,7 +18,7 @@ mod node;
 mod slo;
 mod workload;
 
-pub use cost::{AffineCost, Cost, CurveCost, Degrees};
+pub use cost::{AffineCost, Cost, CurveCost, Degrees, StepsCost};
 pub use fault::{Fault, FaultKind, Faults, NodeName, RandomFaults};
 pub use network::Network;
 pub use node::{Machine, Model, NodeClass, Number, Shape};
