@@ -40,7 +40,9 @@ pub fn run(args: &CalibrateArgs, config: &Config) -> Result<String> {
     let Executor::Steps(engine) = loaded.executor else {
         bail!("engine.kind = \"{:?}\" schedules for itself; use --engine paged", config.engine.kind);
     };
-    let mut rig = Rig { engine, limits: loaded.batch, steps: Vec::new(), requests: 0 };
+    // Streams that wait for each other's prompts would not decode together.
+    let limits = BatchConfig { max_mixed_tokens: u32::MAX, ..loaded.batch };
+    let mut rig = Rig { engine, limits, steps: Vec::new(), requests: 0 };
     // The first steps touch memory for the first time.
     rig.run(1, 64, 1)?;
     rig.steps.clear();
