@@ -11,6 +11,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use config::{CalibrateArgs, Config, Dur};
+use policies::batch::BatchConfig;
 use policies::cost::fit::{self, Kind, Measured, Residual};
 use policies::cost::{Affine, CostModel, StepCosts};
 use policies::time::Span;
@@ -61,7 +62,9 @@ pub fn run(args: &CalibrateArgs, config: &Config) -> Result<String> {
     let Executor::Steps(engine) = loaded.executor else {
         bail!("engine.kind = \"{:?}\" schedules for itself; use --engine paged", config.engine.kind);
     };
-    let mut rig = Rig::new(engine, loaded.batch);
+    // Streams that wait for each other's prompts would not decode together.
+    let limits = BatchConfig { max_mixed_tokens: u32::MAX, ..loaded.batch };
+    let mut rig = Rig::new(engine, limits);
     // The first steps touch memory for the first time.
     rig.run(1, 64, 1)?;
     rig.forget();

@@ -150,7 +150,7 @@ async fn lines_are_in_the_file_when_nothing_waits_and_what_was_there_stays() {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(10), two).await.expect("the line is written");
+    tokio::time::timeout(std::time::Duration::from_secs(60), two).await.expect("the line is written");
     let text = std::fs::read_to_string(&path).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((lines[0]["old"].as_u64(), lines[1]["output_length"].as_u64()), (Some(1), Some(4)));
