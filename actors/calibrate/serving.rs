@@ -127,8 +127,8 @@ impl Node {
             .name("node-log".into())
             .spawn(move || {
                 // Whoever listened may be gone.
-                let told = BufReader::new(stderr).lines().map_while(Result::ok).all(|l| line.send(l).is_ok());
-                drop(told);
+                let mut told = BufReader::new(stderr).lines().map_while(Result::ok);
+                let _ = told.try_for_each(|said| line.send(said));
             })
             .context("cannot start a thread")?;
         let mut node = Self {
