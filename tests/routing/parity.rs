@@ -89,7 +89,7 @@ impl Recorded {
     }
 }
 
-fn simulated(placements: &[sim::Placed]) -> Placed {
+fn simulated(placements: &[sim::node::Placed]) -> Placed {
     let [(worker, stages)] = placements else { panic!("placed once: {placements:?}") };
     let stage =
         |s: &policies::policy::Stage| [s.policy.as_str(), s.mode.as_str(), &s.action, &s.why].map(neutral);

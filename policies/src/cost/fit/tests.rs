@@ -22,7 +22,7 @@ fn measured(cost: CostModel, noise: f64) -> Vec<Measured> {
     for start in [0, 300, 900] {
         works.extend([16, 60, 64, 128, 180, 512].map(|tokens| vec![Work { start, tokens }]));
         works.extend([1, 2, 3, 4, 6, 8, 12, 16].map(|n| vec![Work { start, tokens: 1 }; n]));
-        let decodes = vec![Work { start, tokens: 1 }; 3];
+        let decodes = [Work { start, tokens: 1 }; 3];
         works.extend([29, 107].map(|tokens| [&decodes[..], &[Work { start: 0, tokens }]].concat()));
     }
     let measured = |work: Vec<Work>| {
