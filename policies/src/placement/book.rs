@@ -198,7 +198,7 @@ impl Placement {
             }
         }
         let mut former: Option<&WorkerId> = None;
-        for (worker, row) in &self.workers {
+        for (worker, row) in self.workers.iter() {
             let sum = sums.get(worker).copied().unwrap_or_default();
             ensure_invariant!(
                 sum == (row.booked, row.booked_tokens, row.fresh_prefill, row.taken_prefill),
@@ -220,6 +220,12 @@ impl Placement {
             );
             former = Some(worker);
         }
+        ensure_invariant!(
+            self.workers.is_consistent(),
+            "placement_finds_workers",
+            "of {} workers not all are where they are looked for",
+            self.workers.len()
+        );
         self.check_counts()?;
         let asked: BTreeSet<_> = self.pending.values().map(Consultation::key).collect();
         let waits = self.queue.iter().map(Waiting::key);
