@@ -52,6 +52,7 @@ pub struct PagedEngine {
     shape: ModelShape,
     limits: Limits,
     weight_bytes: usize,
+    on_cpu: bool,
     batch: RaggedBatch,
     samplers: Mutex<Vec<Sampler>>,
 }
@@ -102,6 +103,10 @@ impl Engine for PagedEngine {
 
     fn shape(&self) -> Option<ModelShape> {
         Some(self.shape)
+    }
+
+    fn computes_on_cpu(&self) -> bool {
+        self.on_cpu
     }
 
     fn step(&mut self, plan: &StepPlan) -> Result<StepOutcome, EngineError> {

@@ -56,6 +56,16 @@ pub enum SimError {
         /// Why, and what would do.
         reason: String,
     },
+    /// A trace without requests.
+    #[error(
+        "workload.trace: {} has no request: give it a line of JSON for each, or the header TIMESTAMP, ContextTokens, \
+         GeneratedTokens with a line for each under it",
+        path.display()
+    )]
+    EmptyTrace {
+        /// The file.
+        path: PathBuf,
+    },
     /// The policies, or the configuration file that they come from, are not what a node takes.
     #[error("{0}")]
     Config(Box<config::ConfigError>),

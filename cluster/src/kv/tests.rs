@@ -25,7 +25,7 @@ pub(super) const LAYOUT: PageLayout =
     PageLayout { page_tokens: 4, layers: 1, kv_heads: 1, head_dim: 8, element_bytes: 4 };
 
 /// Far longer than anything takes here.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) fn peer(name: &str) -> KvPeer {
     KvPeer { worker: config::ids::WorkerId::new(name.into(), 7), address: format!("{name}.example:7001") }

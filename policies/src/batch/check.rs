@@ -281,6 +281,13 @@ impl Batch {
             flight.step,
             flight.slices.len()
         );
+        let prefills: u32 = flight.slices.iter().filter(|s| s.prefill).map(|s| s.tokens).sum();
+        ensure_invariant!(
+            prefills <= self.config.max_mixed_tokens || flight.slices.iter().all(|s| s.prefill),
+            "mixed_budget",
+            "step {} has {prefills} tokens of prompts beside decodes",
+            flight.step
+        );
         for slice in &flight.slices {
             let Some(seq) = self.seqs.get(slice.seq) else { continue };
             ensure_invariant!(

@@ -64,6 +64,9 @@ impl Batch {
             under_way: BTreeSet::new(),
         };
         self.plan_decodes(&mut draft);
+        if !draft.plan.slices.is_empty() {
+            draft.budget = draft.budget.min(self.config.max_mixed_tokens);
+        }
         self.plan_prefills(&mut draft);
         self.admit(now, &mut draft);
         let left = draft.plan.slices.drain(draft.used..);

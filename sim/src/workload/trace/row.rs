@@ -19,6 +19,8 @@ pub(super) struct Row {
     pub(super) output: u32,
     /// What its prompt begins with, as numbers of blocks: equal numbers are equal tokens.
     pub(super) blocks: Vec<u64>,
+    /// The blocks after its full ones that prompt and answer fill together, where that is known.
+    pub(super) answered: Vec<u64>,
     pub(super) block_tokens: u32,
     pub(super) session: Option<String>,
     /// Time since the former turn, or those that it waits for, have ended.
@@ -39,6 +41,8 @@ struct Json {
     output_length: u32,
     #[serde(default)]
     hash_ids: Vec<Block>,
+    #[serde(default)]
+    answer_hash_ids: Vec<Block>,
     block_size: Option<u32>,
     session_id: Option<String>,
     #[serde(alias = "delay_ms")]
@@ -112,7 +116,11 @@ pub(super) fn json(text: &str, block_tokens: u32) -> Result<Row, String> {
     let optional =
         |key: &str, ms: &Option<serde_json::Number>| ms.as_ref().map(|ms| nanos(key, ms)).transpose();
     let block_tokens = json.block_size.unwrap_or(block_tokens);
-    let blocks: Vec<u64> = json.hash_ids.iter().map(Block::number).collect::<Result<_, _>>()?;
+    let numbers = |key: &str, blocks: &[Block]| -> Result<Vec<u64>, String> {
+        blocks.iter().map(|block| block.number(key)).collect()
+    };
+    let blocks = numbers("hash_ids", &json.hash_ids)?;
+    let answered = numbers("answer_hash_ids", &json.answer_hash_ids)?;
     if json.input_length == 0 {
         return Err("`input_length` is 0: use 1 or more".into());
     }
@@ -129,6 +137,17 @@ pub(super) fn json(text: &str, block_tokens: u32) -> Result<Row, String> {
             json.input_length
         ));
     }
+    let filled = (u64::from(json.input_length) + u64::from(json.output_length)) / u64::from(block_tokens);
+    if u64::from(full) + answered.len() as u64 > filled {
+        return Err(format!(
+            "`answer_hash_ids` has {} blocks, but after the {full} full ones of the prompt `input_length` {} and \
+             `output_length` {} fill {} of {block_tokens} tokens: give one for each",
+            answered.len(),
+            json.input_length,
+            json.output_length,
+            filled.saturating_sub(full.into())
+        ));
+    }
     let (delay, tool) = (optional("delay", &json.delay)?, optional("tool_wait_ms", &json.tool_wait_ms)?);
     let delay = match (delay, tool) {
         (None, None) => None,
@@ -140,6 +159,7 @@ pub(super) fn json(text: &str, block_tokens: u32) -> Result<Row, String> {
         input: json.input_length,
         output: json.output_length.max(1),
         blocks,
+        answered,
         block_tokens,
         session: json.session_id,
         delay,
@@ -151,7 +171,7 @@ pub(super) fn json(text: &str, block_tokens: u32) -> Result<Row, String> {
 }
 
 impl Block {
-    fn number(&self) -> Result<u64, String> {
+    fn number(&self, key: &str) -> Result<u64, String> {
         match self {
             Self::Number(n) => Ok(*n),
             Self::Negative(n) => Ok(n.cast_unsigned()),
@@ -159,7 +179,7 @@ impl Block {
                 let hash = u128::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16);
                 // Half of a hash is as good as a whole one: it only has to tell blocks apart.
                 hash.map(|hash| (hash ^ (hash >> 64)) as u64).map_err(|_| {
-                    format!("`hash_ids` has {text:?}: use whole numbers, or up to 32 hexadecimal digits")
+                    format!("`{key}` has {text:?}: use whole numbers, or up to 32 hexadecimal digits")
                 })
             }
         }
