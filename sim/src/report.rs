@@ -8,10 +8,11 @@ use policies::time::{Span, Time};
 use serde::Serialize;
 
 use crate::node::{Outcome, Record, Worker};
-use crate::scenario::Slo;
+use crate::scenario::{Phase, Slo};
 use crate::trace::Trace;
 
 pub mod distribution;
+pub mod phases;
 pub mod probe;
 pub mod series;
 
@@ -21,6 +22,7 @@ pub(crate) mod table;
 pub mod page;
 
 pub use distribution::{Distribution, Percentiles};
+pub use phases::PhaseFigures;
 pub use probe::{Glance, Probe};
 pub use series::{Series, WorkerSeries};
 
@@ -74,6 +76,8 @@ pub struct Report {
     pub workers: Vec<WorkerFigures>,
     /// What policies and the controller said of placements, and how often.
     pub stages: Vec<StageCount>,
+    /// The same by phase of the workload, where it has phases.
+    pub phases: Vec<PhaseFigures>,
     /// Latencies by share of the requests.
     pub cdf: Cdf,
     /// Figures over time.
@@ -168,6 +172,7 @@ impl Cdf {
 pub(crate) struct Left<'a> {
     pub(crate) seed: u64,
     pub(crate) slo: Slo,
+    pub(crate) phases: &'a [Phase],
     pub(crate) records: &'a BTreeMap<RequestId, Record>,
     pub(crate) drawn_tokens: u64,
     pub(crate) last: Time,
@@ -236,6 +241,7 @@ impl Report {
             refusals: left.probe.refusals.clone(),
             workers: left.probe.workers(left.last, left.workers),
             stages: left.probe.stages(),
+            phases: phases::figures(left.phases, records),
             cdf: Cdf::of(&ttft, &gaps, &whole),
             series: left.probe.samples.series(),
         }

@@ -198,6 +198,7 @@ impl World {
         let report = Report::new(&Left {
             seed,
             slo: self.scenario.slo,
+            phases: &self.scenario.workload.phases,
             records: &records,
             drawn_tokens: self.drawn,
             last,

@@ -33,13 +33,17 @@ impl Batch {
         }
         let others = self.paused.values().chain(self.stalled.values());
         work += others.map(|k| self.work(&self.seqs[*k])).sum::<u64>();
+        // Those that wait look for their pages when their turn comes: what is in the cache is no work, and what several want
+        // is computed once.
+        let missing = self.table.missing() * u64::from(self.config.page_tokens);
+        let waiting = self.waiting_tokens - self.wanted_tokens + missing;
         BatchLoad {
             requests: self.requests(),
             running: self.running.len() as u32,
             waiting: (self.resuming.len() + self.fresh.len()) as u32,
             paused: (self.paused.len() + self.stalled.len()) as u32,
-            queued_prefill_tokens: self.waiting_tokens + prefill,
-            outstanding_tokens: self.waiting_work + work,
+            queued_prefill_tokens: waiting + prefill,
+            outstanding_tokens: self.waiting_work - self.waiting_tokens + waiting + work,
             pages_used: self.pages_used(),
             pages_cached: self.table.idle(),
             pages_total: self.table.total(),

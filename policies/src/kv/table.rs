@@ -15,13 +15,14 @@ use config::ids::PageId;
 use crate::ensure_invariant;
 use crate::invariant::Broken;
 use crate::kv::PageHash;
+use crate::kv::by_page::PageMap;
 use crate::kv::events::{KvEvent, Recorder, Recording};
 use crate::request::Token;
 
 mod contents;
-mod index;
+mod wanted;
 
-use index::Index;
+use wanted::Wanted;
 
 const NONE: u32 = u32::MAX;
 
@@ -33,7 +34,9 @@ pub struct PageTable {
     tokens: Vec<Token>,
     page_tokens: usize,
     free: Vec<PageId>,
-    index: Index,
+    index: PageMap<PageId>,
+    /// Pages that those who wait will look for.
+    wanted: Wanted,
     /// Cached pages that nobody holds, least recently released first: a doubly linked list through `pages`.
     oldest: u32,
     newest: u32,
@@ -78,7 +81,8 @@ impl PageTable {
             tokens: vec![0; pages as usize * page_tokens as usize],
             page_tokens: page_tokens as usize,
             free: (0..pages).rev().map(PageId).collect(),
-            index: Index::default(),
+            index: PageMap::default(),
+            wanted: Wanted::default(),
             oldest: NONE,
             newest: NONE,
             idle: 0,
@@ -147,6 +151,22 @@ impl PageTable {
         let page = *self.index.get(hash)?;
         let cached = self.pages[page.index()].cached?;
         (cached.parent == parent && self.tokens_of(page) == tokens).then_some(page)
+    }
+
+    /// Somebody who waits will look for these pages.
+    pub fn want(&mut self, pages: impl IntoIterator<Item = PageHash>) {
+        pages.into_iter().for_each(|page| self.wanted.add(page, self.index.contains_key(&page)));
+    }
+
+    /// Somebody who said so with [`PageTable::want`] waits no more.
+    pub fn unwant(&mut self, pages: impl IntoIterator<Item = PageHash>) {
+        pages.into_iter().for_each(|page| self.wanted.remove(&page, self.index.contains_key(&page)));
+    }
+
+    /// Pages that are wanted and cannot be found, each once however many want it.
+    #[must_use]
+    pub const fn missing(&self) -> u64 {
+        self.wanted.missing()
     }
 
     /// Holds `hits` and takes `fresh` more pages, or changes nothing where they do not fit. The hits are held before
@@ -227,6 +247,7 @@ impl PageTable {
             return self.find(&hash, parent, tokens).map_or(Published::Private, Published::Duplicate);
         }
         self.index.insert(hash, page);
+        self.wanted.found(&hash);
         self.pages[page.index()].cached = Some(Cached { hash, parent, children: 0 });
         let at = page.index() * self.page_tokens;
         self.tokens[at..at + self.page_tokens].copy_from_slice(tokens);
@@ -259,6 +280,7 @@ impl PageTable {
             {
                 self.unlink(page);
                 self.index.remove(&cached.hash);
+                self.wanted.lost(&cached.hash);
                 self.recorder.removed(cached.hash);
                 self.pages[page.index()].cached = None;
                 if let Some(parent) = cached.parent {
@@ -343,6 +365,7 @@ impl PageTable {
             "{} hashes name {cached} pages",
             self.index.len()
         );
+        self.wanted.check(&self.index)?;
         self.check_lists(idle)
     }
 

@@ -1,6 +1,7 @@
 //! Booking and release: the one path by which a worker's load changes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use config::ids::{Attempt, RequestId, WorkerId};
 
@@ -58,10 +59,18 @@ impl Placement {
         }
         let prefill_worker = handoff.as_ref().map(|handoff| handoff.worker.clone());
         let plan = Plan { worker, prefill: prefill_worker, why, stages: stages.into() };
-        let session = request.session.clone();
+        let (session, pages) = (request.session.clone(), Arc::clone(&request.hashes));
         let (request, attempt) = (request.request, request.attempt);
-        let booking =
-            Booking { plan: plan.clone(), tokens, prefill, handoff, session, accepted: false, taken: None };
+        let booking = Booking {
+            plan: plan.clone(),
+            tokens,
+            prefill,
+            handoff,
+            session,
+            pages,
+            accepted: false,
+            taken: None,
+        };
         if self.policies.are_any() {
             let event = PolicyEvent::Placed(booking.placed_at(request, attempt));
             self.policies.tell(now, &event);

@@ -160,6 +160,7 @@ impl Placement {
             handoffs: row.handoffs,
             max_requests: row.info.max_requests,
             pages_used: row.load.pages_used,
+            pages_free: row.load.pages_total.saturating_sub(row.load.pages_used + row.load.pages_cached),
             pages_total: row.load.pages_total,
             hit_tokens: {
                 let pages = pages.get(index).copied().unwrap_or(0);

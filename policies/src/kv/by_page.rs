@@ -1,18 +1,16 @@
-//! Cached pages by hash.
+//! Maps by page.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-use config::ids::PageId;
+use super::PageHash;
 
-use crate::kv::PageHash;
-
-/// Page by hash. In no order: whoever goes through it sorts.
+/// By page. In no order: whoever goes through it sorts, or does what needs no order.
 #[expect(clippy::disallowed_types, reason = "the hasher is fixed, and nothing depends on the map's order")]
-pub(super) type Index = std::collections::HashMap<PageHash, PageId, BuildHasherDefault<Prefix>>;
+pub(crate) type PageMap<V> = std::collections::HashMap<PageHash, V, BuildHasherDefault<Prefix>>;
 
 /// The first eight bytes of a key that is a hash already.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Prefix(u64);
+pub(crate) struct Prefix(u64);
 
 impl Hasher for Prefix {
     fn write(&mut self, bytes: &[u8]) {
