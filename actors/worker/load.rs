@@ -119,6 +119,7 @@ fn steps(config: &Config, engine: Box<dyn Engine>, card: ModelCard) -> Loaded {
         page_tokens: kv.layout.page_tokens,
         pages: kv.pages,
         max_batch_tokens: saturating(config.runtime.max_batch_tokens),
+        max_mixed_tokens: saturating(config.runtime.mixed_tokens(engine.computes_on_cpu())),
         max_running: saturating(config.runtime.max_running),
         max_waiting: saturating(config.runtime.max_waiting),
         max_context: card.max_context,
@@ -134,6 +135,8 @@ fn steps(config: &Config, engine: Box<dyn Engine>, card: ModelCard) -> Loaded {
         kv_tokens = u64::from(kv.pages) * u64::from(kv.layout.page_tokens),
         window = batch.window(),
         full_windows = batch.concurrent(batch.window()),
+        step_tokens = batch.max_batch_tokens,
+        beside_decodes = batch.max_mixed_tokens,
         "model is ready"
     );
     let max_requests = batch.max_running.saturating_add(batch.max_waiting);

@@ -13,6 +13,12 @@ pub struct RuntimeConfig {
     /// Tokens computed in one step, prompt chunks and decoded tokens together. Smaller keeps inter-token latency even,
     /// larger makes prefill faster. Default 512.
     pub max_batch_tokens: usize,
+    /// Prompt tokens in a step in which sequences decode, which bounds how long a stream waits for its next token while
+    /// prompts are computed; a step without decodes takes `max-batch-tokens`. At least a page (`engine.page-tokens`), at
+    /// most `max-batch-tokens`. Default `auto`: 128, or `max-batch-tokens` where that is less, on the CPU, where a prompt
+    /// loses little by it; `max-batch-tokens` on a GPU and with the `fake` engine.
+    #[serde(with = "crate::optional::auto")]
+    pub max_mixed_tokens: Option<usize>,
     /// Sequences in work at once; at most `max-batch-tokens`, since each may decode in a step. Default 256.
     pub max_running: usize,
     /// Sequences that wait for a place at a worker; more are refused. Default 1024.
@@ -32,6 +38,7 @@ impl Default for RuntimeConfig {
     fn default() -> Self {
         Self {
             max_batch_tokens: 512,
+            max_mixed_tokens: None,
             max_running: 256,
             max_waiting: 1024,
             prefix_cache: true,
@@ -42,13 +49,32 @@ impl Default for RuntimeConfig {
 }
 
 impl RuntimeConfig {
-    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+    /// Tokens that `max-mixed-tokens = "auto"` is on the CPU.
+    const CPU_MIXED_TOKENS: usize = 128;
+
+    /// Prompt tokens in a step in which sequences decode, on the CPU or elsewhere.
+    #[must_use]
+    pub fn mixed_tokens(&self, on_cpu: bool) -> usize {
+        let auto = if on_cpu { Self::CPU_MIXED_TOKENS } else { usize::MAX };
+        self.max_mixed_tokens.unwrap_or(auto).min(self.max_batch_tokens)
+    }
+
+    pub(crate) fn validate(&self, page_tokens: usize) -> Result<(), ConfigError> {
         check(
             (16..=65_536).contains(&self.max_batch_tokens),
             "runtime.max-batch-tokens",
             self.max_batch_tokens,
             "use 16 to 65536",
         )?;
+        if let Some(tokens) = self.max_mixed_tokens
+            && !(page_tokens..=self.max_batch_tokens).contains(&tokens)
+        {
+            let reason = format!(
+                "use auto, or {page_tokens} (engine.page-tokens) to {} (runtime.max-batch-tokens)",
+                self.max_batch_tokens
+            );
+            return Err(ConfigError::invalid("runtime.max-mixed-tokens", tokens, reason));
+        }
         if !(1..=self.max_batch_tokens).contains(&self.max_running) {
             let reason = format!("use 1 to runtime.max-batch-tokens (now {})", self.max_batch_tokens);
             return Err(ConfigError::invalid("runtime.max-running", self.max_running, reason));

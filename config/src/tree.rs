@@ -64,7 +64,7 @@ impl Config {
         self.log.validate()?;
         self.model.validate()?;
         self.engine.validate()?;
-        self.runtime.validate()?;
+        self.runtime.validate(self.engine.page_tokens)?;
         self.worker_policy.validate()?;
         self.auth.validate()?;
         self.gateway.validate()?;

@@ -67,6 +67,12 @@ pub trait Engine: Send + std::fmt::Debug {
         None
     }
 
+    /// Whether steps are computed on the CPU, where they take about as long as they have tokens, so that a prompt loses
+    /// little by being computed in short ones.
+    fn computes_on_cpu(&self) -> bool {
+        false
+    }
+
     /// Runs one step: copies, computes every slice, stores its keys and values in its pages, makes its draws.
     ///
     /// # Errors

@@ -41,7 +41,7 @@ use crate::{Engine, EngineError, KvInfo, ModelCard};
 
 /// Names the arithmetic of the CPU kernels: pages computed with different arithmetic are not exchanged. To be changed with
 /// anything that changes a bit of a page.
-const NUMERICS: &str = "paged 1";
+const NUMERICS: &str = "paged 2";
 
 /// An engine over KV pages, for llama-like models.
 #[derive(Debug)]
@@ -52,6 +52,7 @@ pub struct PagedEngine {
     shape: ModelShape,
     limits: Limits,
     weight_bytes: usize,
+    on_cpu: bool,
     batch: RaggedBatch,
     samplers: Mutex<Vec<Sampler>>,
 }
@@ -102,6 +103,10 @@ impl Engine for PagedEngine {
 
     fn shape(&self) -> Option<ModelShape> {
         Some(self.shape)
+    }
+
+    fn computes_on_cpu(&self) -> bool {
+        self.on_cpu
     }
 
     fn step(&mut self, plan: &StepPlan) -> Result<StepOutcome, EngineError> {

@@ -1,7 +1,8 @@
 //! Worker core: who runs in the next step.
 //!
 //! Continuous batching with chunked prefill under a token budget (Sarathi-Serve, OSDI'24): decodes first, then the
-//! prefill that is under way, then new ones. The core owns the page table; pages of a step in flight are fenced until
+//! prefill that is under way, then new ones; beside decodes fewer tokens of prompts than alone, so that no stream waits for
+//! a long prompt. The core owns the page table; pages of a step in flight are fenced until
 //! its outcome is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,8 @@ use order::Order;
 use seq::{Request, Seq};
 use slab::{Key, Slab};
 
+mod limits;
+
 mod slab;
 
 mod fresh;
@@ -36,6 +39,7 @@ mod admit;
 mod complete;
 
 mod credit;
+mod expected;
 
 mod release;
 
@@ -51,76 +55,13 @@ mod view;
 
 mod check;
 
+pub use limits::BatchConfig;
 pub use offload::WaitingPrompt;
 pub use transfer::{KvWork, SetAside};
 pub use view::SeqView;
 
 /// Times that a sequence is preempted at most, by whomever.
 const MOST_PREEMPTIONS: u32 = 3;
-
-/// Limits of one worker's scheduler.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BatchConfig {
-    /// Tokens a page.
-    pub page_tokens: u32,
-    /// Pages in the engine's KV.
-    pub pages: u32,
-    /// Tokens computed in one step at most.
-    pub max_batch_tokens: u32,
-    /// Sequences in one step at most; those that wait for credit do not count.
-    pub max_running: u32,
-    /// Requests waiting at most; the next one is refused.
-    pub max_waiting: u32,
-    /// Longest sequence, prompt and output together, in tokens.
-    pub max_context: u32,
-    /// Reuse full pages by content.
-    pub prefix_cache: bool,
-    /// Share of the pages that a new prompt leaves free for the growth of running ones, in `[0, 1)`.
-    pub watermark: f32,
-    /// What the engine's pages depend on beside their tokens.
-    pub fingerprint: Fingerprint,
-    /// Record from the start which pages can be found, for [`Batch::take_kv_events`]; [`Batch::record_kv_events`]
-    /// changes it later.
-    pub kv_events: Recording,
-}
-
-impl BatchConfig {
-    /// The defaults for an engine of `pages` pages of `page_tokens` tokens and a model with a window of `max_context`
-    /// tokens.
-    #[must_use]
-    pub const fn sized(page_tokens: u32, pages: u32, max_context: u32, fingerprint: Fingerprint) -> Self {
-        Self {
-            page_tokens,
-            pages,
-            max_batch_tokens: 512,
-            max_running: 256,
-            max_waiting: 10_000,
-            max_context,
-            prefix_cache: true,
-            watermark: 0.01,
-            fingerprint,
-            kv_events: Recording::Off,
-        }
-    }
-
-    /// How many sequences of `tokens` tokens the pages hold at once.
-    #[must_use]
-    pub fn concurrent(&self, tokens: u32) -> u32 {
-        let pages = self.pages - self.watermark_pages().min(self.pages);
-        pages / tokens.max(1).div_ceil(self.page_tokens.max(1))
-    }
-
-    /// Tokens that one sequence may have: the model's window, or all pages where those hold less.
-    #[must_use]
-    pub const fn window(&self) -> u32 {
-        let capacity = self.pages.saturating_mul(self.page_tokens);
-        if capacity < self.max_context { capacity } else { self.max_context }
-    }
-
-    fn watermark_pages(&self) -> u32 {
-        (self.pages as f32 * self.watermark.clamp(0.0, 1.0)).ceil() as u32
-    }
-}
 
 /// Hash of a page's content after its parent: [`PageHash::chained`], or another one where all that hash a page agree on it.
 pub type PageHasher = fn(&Fingerprint, Option<PageHash>, &[Token]) -> PageHash;
@@ -178,9 +119,11 @@ pub struct Batch {
     woken: bool,
     /// With pages whose content comes from elsewhere. They have their slots.
     receiving: BTreeMap<Rank, Key>,
+    /// Without pages, their prompts not begun where they are computed; or, computed here, not open ([`Batch::open`]).
+    expected: BTreeMap<Rank, Key>,
     /// Computed, and kept for another worker.
     held: BTreeMap<Rank, Key>,
-    /// Tokens that a step computes at most of a prompt for another worker.
+    /// Tokens that a step computes at most of a prompt that is taken for another worker now.
     transfer_chunk: u32,
     /// News about transfers that the driver has not seen.
     kv_work: Vec<KvWork>,
@@ -245,6 +188,7 @@ impl Batch {
     pub fn with_hasher(mut config: BatchConfig, hasher: PageHasher) -> Self {
         config.page_tokens = config.page_tokens.max(1);
         config.max_batch_tokens = config.max_batch_tokens.max(1);
+        config.max_mixed_tokens = config.max_mixed_tokens.clamp(1, config.max_batch_tokens);
         config.max_running = config.max_running.clamp(1, config.max_batch_tokens);
         config.max_waiting = config.max_waiting.max(1);
         let mut table = PageTable::new(config.pages, config.page_tokens);
@@ -266,6 +210,7 @@ impl Batch {
             stalled: BTreeMap::new(),
             woken: false,
             receiving: BTreeMap::new(),
+            expected: BTreeMap::new(),
             held: BTreeMap::new(),
             transfer_chunk: u32::MAX,
             kv_work: Vec::new(),

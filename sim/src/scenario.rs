@@ -18,7 +18,7 @@ mod node;
 mod slo;
 mod workload;
 
-pub use cost::{AffineCost, Cost, CurveCost, Degrees};
+pub use cost::{AffineCost, Cost, CurveCost, Degrees, StepsCost};
 pub use fault::{Fault, FaultKind, Faults, NodeName, RandomFaults};
 pub use network::Network;
 pub use node::{Machine, Model, NodeClass, Number, Shape};
@@ -80,6 +80,10 @@ pub struct Cluster {
     pub page_tokens: u32,
     /// Tokens that a worker computes in one step at most.
     pub max_batch_tokens: u32,
+    /// Of those, tokens of prompts in a step in which sequences decode. Left out, or `auto` as in a node's configuration:
+    /// `max-batch-tokens`.
+    #[serde(deserialize_with = "layers::auto")]
+    pub max_mixed_tokens: Option<u32>,
     /// Sequences that a worker has in work at most.
     pub max_running: u32,
     /// Sequences that wait at a worker at most.
@@ -147,6 +151,7 @@ impl Default for Cluster {
             pages: 8192,
             page_tokens: 16,
             max_batch_tokens: 512,
+            max_mixed_tokens: None,
             max_running: 256,
             max_waiting: 1024,
             max_context: 8192,
@@ -249,6 +254,7 @@ impl Scenario {
         within("cluster.pages", c.pages.into(), 1, 10_000_000)?;
         within("cluster.page-tokens", c.page_tokens.into(), 1, 1024)?;
         within("cluster.max-batch-tokens", c.max_batch_tokens.into(), 1, 1_000_000)?;
+        within("cluster.max-mixed-tokens", c.max_mixed_tokens.unwrap_or(1).into(), 1, 1_000_000)?;
         within("cluster.max-running", c.max_running.into(), 1, 1_000_000)?;
         within("cluster.max-requests", c.max_requests.into(), 1, 1_000_000)?;
         within("cluster.max-context", c.max_context.into(), 2, 10_000_000)?;
@@ -263,6 +269,11 @@ impl Scenario {
         for list in orders.chain([&c.worker_policy]) {
             if let Some((name, rule)) = WorkerPoliciesConfig::wrong_name(list) {
                 return Err(invalid("runtime.worker-policy", &name, rule));
+            }
+            if list.iter().any(|name| name == "offload") {
+                let reason = "prompts that a busy worker gives to a peer are not simulated; leave it out here: \
+                              cluster.worker-policy counts more than a node's configuration";
+                return Err(invalid("cluster.worker-policy", &"offload", reason.into()));
             }
         }
         for fault in &self.faults {

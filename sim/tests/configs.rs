@@ -66,6 +66,8 @@ fn a_nodes_configuration_is_the_policy_part() {
     assert_eq!(c.cluster_policies, ["session-affinity", "cache-aware"]);
     assert_eq!(c.worker_policy, ["fair", "keep-session"]);
     assert_eq!((c.max_batch_tokens, c.max_running, c.max_waiting), (1024, 16, 1024));
+    // A node finds it by itself, and so does the simulator; what a file or a scenario sets counts.
+    assert_eq!(c.max_mixed_tokens, None);
     assert_eq!((c.queue_limit, c.queue_timeout, c.choice), (99, Dur::from_secs(9), Choice::PowerOfTwo));
     assert_eq!((c.retry_limit, c.credit, c.workers), (7, 32, 3));
     // What a node is remains the scenario's.
@@ -76,6 +78,33 @@ fn a_nodes_configuration_is_the_policy_part() {
     assert_eq!((fair.input_weight, fair.output_weight), (2, 3));
     assert_eq!(scenario.workload.output, Lengths::Fixed(20));
     assert_eq!(run(&scenario).unwrap().finished, 30);
+}
+
+#[test]
+fn prompts_beside_decodes_have_the_share_of_a_step_that_is_set() {
+    let folder = folder("configs-mixed");
+    std::fs::write(folder.join("config.toml"), "[runtime]\nmax-mixed-tokens = 64").unwrap();
+    let load = |text: &str| {
+        std::fs::write(folder.join("scenario.toml"), format!("config = \"config.toml\"\n{text}")).unwrap();
+        Scenario::load(&folder.join("scenario.toml"))
+    };
+    assert_eq!(load("").unwrap().cluster.max_mixed_tokens, Some(64));
+    assert_eq!(load("[cluster]\nmax-mixed-tokens = 32").unwrap().cluster.max_mixed_tokens, Some(32));
+    assert_eq!(load("[cluster]\nmax-mixed-tokens = \"auto\"").unwrap().cluster.max_mixed_tokens, None);
+    let error = load("[cluster]\nmax-mixed-tokens = \"some\"").unwrap_err().to_string();
+    assert!(error.contains("use a number, or auto"), "{error}");
+    let nodes = load("[cluster]\n[[node]]\nmax-mixed-tokens = 16\n[[node]]\ncount = 2").unwrap();
+    let of_class = |at: usize| nodes.classes()[at].over(&nodes.cluster).max_mixed_tokens;
+    assert_eq!((of_class(0), of_class(1)), (Some(16), Some(64)));
+    // The longest gap in a stream while long prompts come is shorter the smaller their share.
+    let p99 = |tokens: u32| {
+        let text = format!(
+            "[workload]\nrequests = 60\nprompt = {{ fixed = 2000 }}\noutput = {{ fixed = 60 }}\n\
+             [cluster]\nworkers = 1\nmax-mixed-tokens = {tokens}"
+        );
+        run(&load(&text).unwrap()).unwrap().inter_token_ms.p99
+    };
+    assert!(p99(16) < p99(512), "{} {}", p99(16), p99(512));
 }
 
 #[test]

@@ -34,6 +34,7 @@ workers = 1
 pages = {pages}
 page-tokens = 16
 max-context = 2048
+max-mixed-tokens = 128
 network = "300us"
 {cost}"""
 

@@ -105,11 +105,12 @@ impl SessionState {
         let measured = self.timing.end(now, outcome);
         if let Some(recorder) = &self.shared.recorder {
             let spec = self.core.spec();
-            let longest = (0..spec.choices() as u32).map(|choice| self.core.tokens(choice).len()).max();
+            let choices = (0..spec.choices() as u32).map(|choice| self.core.tokens(choice));
             recorder.add(&Ended {
                 spec,
                 page_tokens: self.page_tokens,
-                output: longest.unwrap_or(0) as u64,
+                fingerprint: self.fingerprint,
+                answer: choices.max_by_key(|tokens| tokens.len()).unwrap_or_default(),
                 outcome,
                 measured: &measured,
                 cached: self.cached,

@@ -138,6 +138,23 @@ fn variables_take_the_type_of_their_key() {
     assert!(!config.to_toml().unwrap().contains("secret"), "a dump shows no secret");
 }
 
+/// Left to the program it depends on what computes; what is set counts, whatever computes.
+#[test]
+fn prompts_beside_decodes_have_less_of_a_step_on_the_cpu() {
+    for (file, cpu, other) in [
+        ("", 128, 512),
+        ("max-mixed-tokens = \"auto\"", 128, 512),
+        ("max-batch-tokens = 64\nmax-running = 64", 64, 64),
+        ("max-batch-tokens = 2048", 128, 2048),
+        ("max-mixed-tokens = 300", 300, 300),
+        ("max-mixed-tokens = 16", 16, 16),
+        ("max-mixed-tokens = 512", 512, 512),
+    ] {
+        let runtime = loaded(&format!("[runtime]\n{file}\n"), &[], &[]).unwrap().runtime;
+        assert_eq!((runtime.mixed_tokens(true), runtime.mixed_tokens(false)), (cpu, other), "{file}");
+    }
+}
+
 #[test]
 fn unknown_keys_name_the_nearest() {
     for (file, expected) in [
@@ -292,6 +309,15 @@ fn values_out_of_range_name_key_value_and_rule() {
     for good in ["[::1]:0", "localhost:80", "0.0.0.0:65535"] {
         assert_eq!(loaded("", &[], &["--http-listen", good]).unwrap().http.listen.as_deref(), Some(good));
     }
+    for (file, range) in [
+        ("max-mixed-tokens = 15", "use auto, or 16 (engine.page-tokens) to 512 (runtime.max-batch-tokens)"),
+        ("max-mixed-tokens = 0", "use auto, or 16"),
+        ("max-mixed-tokens = 513", "to 512 (runtime.max-batch-tokens)"),
+        ("max-mixed-tokens = 32\n[engine]\npage-tokens = 64", "use auto, or 64 (engine.page-tokens)"),
+    ] {
+        let text = complaint(&format!("[runtime]\n{file}\n"), &[], &[]);
+        assert!(text.contains("`runtime.max-mixed-tokens = ") && text.contains(range), "{file}: {text}");
+    }
     for watermark in ["-0.1", "0.6", "nan"] {
         let file = format!("[runtime]\nwatermark = {watermark}\n");
         assert!(complaint(&file, &[], &[]).contains("runtime.watermark"), "{watermark}");
@@ -380,6 +406,7 @@ fn roles_machines_and_handing_off_come_from_every_layer() {
         "[cluster.hardware]",
         "memory-bandwidth = \"auto\"",
         "[policy.disaggregate]",
+        "min-remote-tokens = \"auto\"",
         "prefill-busy-tokens = \"auto\"",
         "effective-ratio = 0.7",
         "fallback = \"unified\"",

@@ -129,6 +129,7 @@ fn open_on<T: Target>(
         shape: shape(&spec, &layout, weight_bytes),
         limits,
         weight_bytes,
+        on_cpu: T::KIND == CpuTarget::KIND,
         batch: RaggedBatch::default(),
         samplers: Mutex::default(),
     };

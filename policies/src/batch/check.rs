@@ -46,7 +46,7 @@ impl Batch {
             "{} pages are fenced and no step is in flight",
             self.fenced.len()
         );
-        let maps = [&self.resuming, &self.paused, &self.stalled, &self.receiving, &self.held];
+        let maps = [&self.resuming, &self.paused, &self.stalled, &self.expected, &self.receiving, &self.held];
         let listed = self.running.len() + self.fresh.len() + maps.iter().map(|m| m.len()).sum::<usize>();
         ensure_invariant!(
             listed == self.seqs.len(),
@@ -99,6 +99,7 @@ impl Batch {
             (Place::Fresh, self.fresh.in_order().collect()),
             (Place::Paused, self.paused.values().copied().collect()),
             (Place::Stalled, self.stalled.values().copied().collect()),
+            (Place::Expected, self.expected.values().copied().collect()),
             (Place::Receiving, self.receiving.values().copied().collect()),
             (Place::Held, self.held.values().copied().collect()),
         ];
@@ -249,7 +250,12 @@ impl Batch {
             seq.output.len()
         );
         let waits = match seq.place {
-            Place::Fresh | Place::Resuming | Place::Running | Place::Receiving | Place::Held => false,
+            Place::Fresh
+            | Place::Resuming
+            | Place::Running
+            | Place::Expected
+            | Place::Receiving
+            | Place::Held => false,
             // There may be no slot for it.
             Place::Paused => !self.has_credit(key) || !self.woken,
             Place::Stalled => true,
@@ -280,6 +286,13 @@ impl Batch {
             "step {} has {tokens} tokens in {} slices",
             flight.step,
             flight.slices.len()
+        );
+        let prefills: u32 = flight.slices.iter().filter(|s| s.prefill).map(|s| s.tokens).sum();
+        ensure_invariant!(
+            prefills <= self.config.max_mixed_tokens || flight.slices.iter().all(|s| s.prefill),
+            "mixed_budget",
+            "step {} has {prefills} tokens of prompts beside decodes",
+            flight.step
         );
         for slice in &flight.slices {
             let Some(seq) = self.seqs.get(slice.seq) else { continue };

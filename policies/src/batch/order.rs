@@ -121,7 +121,7 @@ impl Batch {
                     self.seqs[key].tier = tier(level);
                     list.insert(self.seqs[key].rank(), key);
                 }
-                Place::Stalled => {}
+                Place::Stalled | Place::Expected => {}
             }
         }
         self.requests[request].standing = standing;
@@ -142,6 +142,9 @@ impl Batch {
         let taken = (self.running.len() + self.receiving.len()) as u32;
         let mut slots = self.config.max_running.saturating_sub(taken);
         let mut tokens = self.config.max_batch_tokens.saturating_sub(self.running.len() as u32);
+        // Of these the rest of the running ones, and what is to be admitted, may have so many.
+        let decodes = self.running.iter().any(|k| !self.seqs[*k].prefilling);
+        let mut mixed = if decodes { self.config.max_mixed_tokens } else { u32::MAX };
         // What those that decode take before anybody is admitted.
         let page_tokens = self.config.page_tokens;
         let grows = |s: &Seq| !s.prefilling && s.computed.is_multiple_of(page_tokens);
@@ -170,8 +173,8 @@ impl Batch {
                 (slots, tokens) = (slots + 1, tokens + 1);
             }
             (slots, promised) = (slots - 1, promised + missing);
-            tokens = tokens.saturating_sub(work);
-            if tokens == 0 {
+            (tokens, mixed) = (tokens.saturating_sub(work), mixed.saturating_sub(work));
+            if tokens.min(mixed) == 0 {
                 return;
             }
         }

@@ -51,6 +51,9 @@ impl Batch {
             under_way: BTreeSet::new(),
         };
         self.plan_decodes(&mut draft);
+        if !draft.plan.slices.is_empty() {
+            draft.budget = draft.budget.min(self.config.max_mixed_tokens);
+        }
         self.plan_prefills(&mut draft);
         self.admit(now, &mut draft);
         if draft.plan.slices.is_empty() {
@@ -137,7 +140,7 @@ impl Batch {
         {
             draft.under_way.insert((page, hash));
         }
-        let tokens = seq.remaining().min(draft.budget).min(self.chunk_of(&self.requests[seq.request]));
+        let tokens = seq.remaining().min(draft.budget).min(Self::chunk_of(&self.requests[seq.request]));
         if tokens > 0 {
             self.add_slice(key, tokens, draft);
         }

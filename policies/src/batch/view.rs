@@ -22,6 +22,14 @@ pub struct SeqView {
     pub preemptions: u32,
 }
 
+impl BatchLoad {
+    /// Pages that hold nothing: neither for a sequence nor for whoever asks for the same again.
+    #[must_use]
+    pub const fn pages_free(&self) -> u32 {
+        self.pages_total.saturating_sub(self.pages_used.saturating_add(self.pages_cached))
+    }
+}
+
 impl Batch {
     /// Figures for placement and metrics.
     #[must_use]
@@ -40,7 +48,7 @@ impl Batch {
         BatchLoad {
             requests: self.requests(),
             running: self.running.len() as u32,
-            waiting: (self.resuming.len() + self.fresh.len()) as u32,
+            waiting: (self.resuming.len() + self.fresh.len() + self.expected.len()) as u32,
             paused: (self.paused.len() + self.stalled.len()) as u32,
             queued_prefill_tokens: waiting + prefill,
             outstanding_tokens: self.waiting_work - self.waiting_tokens + waiting + work,

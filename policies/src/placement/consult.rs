@@ -160,8 +160,9 @@ impl Placement {
             handoffs: row.handoffs,
             max_requests: row.info.max_requests,
             pages_used: row.load.pages_used,
-            pages_free: row.load.pages_total.saturating_sub(row.load.pages_used + row.load.pages_cached),
+            pages_free: row.load.pages_free(),
             pages_total: row.load.pages_total,
+            kv_tokens: row.kv_tokens(),
             hit_tokens: {
                 let pages = pages.get(index).copied().unwrap_or(0);
                 // The last token is computed in any case: its logits are what the answer begins with.

@@ -127,3 +127,22 @@ pub(super) fn list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D:
         }
     })
 }
+
+/// A number, or `auto` for none, as in a node's configuration.
+pub(super) fn auto<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Word {
+        Auto,
+    }
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "use a number, or auto")]
+    enum NumberOrAuto {
+        Number(u32),
+        Word(Word),
+    }
+    Ok(match NumberOrAuto::deserialize(from)? {
+        NumberOrAuto::Number(number) => Some(number),
+        NumberOrAuto::Word(Word::Auto) => None,
+    })
+}

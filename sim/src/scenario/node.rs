@@ -25,6 +25,8 @@ pub struct NodeClass {
     pub pages: Option<u32>,
     /// Tokens that each computes in one step at most.
     pub max_batch_tokens: Option<u32>,
+    /// Of those, tokens of prompts in a step in which sequences decode.
+    pub max_mixed_tokens: Option<u32>,
     /// Sequences that each has in work at most.
     pub max_running: Option<u32>,
     /// Sequences that wait at each at most.
@@ -49,6 +51,7 @@ impl Default for NodeClass {
             hardware: None,
             pages: None,
             max_batch_tokens: None,
+            max_mixed_tokens: None,
             max_running: None,
             max_waiting: None,
             max_requests: None,
@@ -67,6 +70,7 @@ impl NodeClass {
             workers: self.count,
             pages: self.pages.unwrap_or(cluster.pages),
             max_batch_tokens: self.max_batch_tokens.unwrap_or(cluster.max_batch_tokens),
+            max_mixed_tokens: self.max_mixed_tokens.or(cluster.max_mixed_tokens),
             max_running: self.max_running.unwrap_or(cluster.max_running),
             max_waiting: self.max_waiting.unwrap_or(cluster.max_waiting),
             max_requests: self.max_requests.unwrap_or(cluster.max_requests),
@@ -85,6 +89,7 @@ impl NodeClass {
         let limits = [
             ("node.pages", self.pages, 10_000_000),
             ("node.max-batch-tokens", self.max_batch_tokens, 1_000_000),
+            ("node.max-mixed-tokens", self.max_mixed_tokens, 1_000_000),
             ("node.max-running", self.max_running, 1_000_000),
             ("node.max-waiting", self.max_waiting, 1_000_000),
             ("node.max-requests", self.max_requests, 1_000_000),

@@ -30,6 +30,7 @@ impl Kinds {
             let machine = class.hardware.as_ref().unwrap_or(&scenario.hardware);
             let batch = BatchConfig {
                 max_batch_tokens: c.max_batch_tokens,
+                max_mixed_tokens: c.max_mixed_tokens.unwrap_or(u32::MAX),
                 max_running: c.max_running,
                 max_waiting: c.max_waiting,
                 prefix_cache: c.prefix_cache,

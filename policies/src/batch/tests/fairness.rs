@@ -56,6 +56,55 @@ fn b112_a_long_prompt_never_keeps_a_decode_waiting() {
     assert_eq!(chunks, 8000_u32.div_ceil(60));
 }
 
+/// Beside decodes a prompt is computed in small pieces, alone in pieces of a whole step; every step that has a prompt to
+/// compute computes as much of it as it may.
+#[test]
+fn b112_a_prompt_beside_decodes_has_a_budget_of_its_own() {
+    let config =
+        BatchConfig { max_context: 16_384, max_batch_tokens: 64, max_mixed_tokens: 10, ..config(16, 1024) };
+    let mut driver = Driver::new(&config);
+    driver.add(&request(&config, 0, &prompt(0, 200), 9));
+    let alone: Vec<_> = (0..4).map(|_| shape(&driver.step().unwrap())).collect();
+    assert_eq!(alone, [[(0, 64)], [(0, 64)], [(0, 64)], [(0, 8)]], "nobody waits: whole steps");
+    driver.add(&request(&config, 1, &prompt(1, 100), 3));
+    driver.add(&request(&config, 2, &prompt(2, 100), 3));
+    for _ in 0..8 {
+        assert_eq!(shape(&driver.step().unwrap()), [(0, 1), (1, 10)], "beside a stream: small pieces");
+    }
+    assert_eq!(shape(&driver.step().unwrap()), [(1, 20), (2, 44)], "it has ended: whole steps again");
+    assert_eq!(shape(&driver.step().unwrap()), [(1, 1), (2, 10)]);
+    driver.run();
+}
+
+/// However many streams decode, prompts are computed, and each in a number of steps that its length bounds.
+#[test]
+fn prompts_beside_decodes_do_not_starve() {
+    let config =
+        BatchConfig { max_batch_tokens: 32, max_mixed_tokens: 8, max_running: 16, ..config(16, 1024) };
+    let mut driver = Driver::new(&config);
+    for number in 0..12 {
+        driver.add(&request(&config, number, &prompt(number as u32, 4), 2000));
+    }
+    while driver.load().queued_prefill_tokens > 0 {
+        driver.step().unwrap();
+    }
+    let late: Vec<_> = (0..3).map(|i| request(&config, 20 + i, &prompt(20 + i as u32, 64), 5)).collect();
+    late.iter().for_each(|spec| driver.add(spec));
+    let mut steps = 0;
+    while driver.load().queued_prefill_tokens > 0 {
+        let plan = driver.step().unwrap();
+        assert_eq!(plan.slices.iter().filter(|s| s.seq.request.number < 12).count(), 12);
+        steps += 1;
+    }
+    assert_eq!(steps, 3 * 64 / 8, "each step computes as much of them as it may");
+    late.iter().for_each(|spec| {
+        while driver.got(id(spec)).done.is_none() {
+            driver.step().unwrap();
+        }
+    });
+    late.iter().for_each(|spec| driver.expect_complete(spec));
+}
+
 #[test]
 fn b107_different_lengths_run_together_and_nothing_is_computed_twice() {
     let config = config(4, 512);

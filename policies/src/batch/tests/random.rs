@@ -23,6 +23,7 @@ fn random_config(rng: &mut Rng) -> BatchConfig {
     let page_tokens = 1 + rng.below(5) as u32;
     BatchConfig {
         max_batch_tokens: 1 + rng.below(24) as u32,
+        max_mixed_tokens: [1, 4, u32::MAX][rng.below(3) as usize],
         max_running: 1 + rng.below(7) as u32,
         max_waiting: 1 + rng.below(12) as u32,
         max_context: 8 + rng.below(56) as u32,
