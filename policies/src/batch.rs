@@ -107,6 +107,8 @@ pub struct Batch {
     fresh: Fresh,
     /// Tokens of all sequences in `resuming` and `fresh`.
     waiting_tokens: u64,
+    /// Of those, tokens of pages that the table counts as wanted, for each sequence that wants them.
+    wanted_tokens: u64,
     /// The work that they stand for, as [`BatchLoad::outstanding_tokens`] counts it.
     waiting_work: u64,
     /// Out of credit, with pages, by seniority.
@@ -202,6 +204,7 @@ impl Batch {
             resuming: BTreeMap::new(),
             fresh: Fresh::default(),
             waiting_tokens: 0,
+            wanted_tokens: 0,
             waiting_work: 0,
             paused: BTreeMap::new(),
             stalled: BTreeMap::new(),
@@ -419,7 +422,8 @@ pub struct BatchLoad {
     pub waiting: u32,
     /// Sequences that have used their credit and wait for a grant, or have it and wait for a slot.
     pub paused: u32,
-    /// Tokens still to prefill, waiting ones included.
+    /// Tokens still to prefill, waiting ones included: of these what the cache does not have now, and what several share
+    /// once.
     pub queued_prefill_tokens: u64,
     /// Tokens still to prefill and to draw, paused sequences included; of each choice as many as answers are expected
     /// to have at most ([`crate::placement::GENERATION_ESTIMATE`]).

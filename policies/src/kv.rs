@@ -11,6 +11,8 @@ pub mod handoff;
 pub mod table;
 pub mod tier;
 
+pub(crate) mod by_page;
+
 /// Shape of one KV page of one model, the same on every node that may exchange pages.
 ///
 /// A page holds `page_tokens` tokens of keys and values for all layers, contiguous, as

@@ -117,6 +117,8 @@ struct Booking {
     /// The part of another worker, until it has done it or is gone.
     handoff: Option<handoff::Handoff>,
     session: Option<SessionId>,
+    /// Hashes of its prompt's pages.
+    pages: Arc<[PageHash]>,
     /// The worker has taken the request.
     accepted: bool,
     /// What is counted for it at its worker from then on, until that one reports.

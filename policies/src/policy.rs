@@ -15,6 +15,7 @@ use config::WorkerRole;
 use config::ids::{Attempt, PolicyName, RequestId, SessionId, WorkerId};
 
 use crate::invariant::Broken;
+use crate::kv::PageHash;
 use crate::placement::{PlaceRequest, WorkerInfo, WorkerView};
 use crate::time::{Span, Time};
 
@@ -140,6 +141,8 @@ pub struct CandidateRow {
     pub max_requests: u32,
     /// KV pages that sequences held when it last reported.
     pub pages_used: u32,
+    /// KV pages that held nothing then, neither for a sequence nor for whoever asks for the same again.
+    pub pages_free: u32,
     /// KV pages that it has; 0: it has not said.
     pub pages_total: u32,
     /// Tokens whose keys and values it holds for sequences, or will for the prompts that are booked on it: whichever is
@@ -191,6 +194,8 @@ pub struct PlacedAt {
     pub attempt: Attempt,
     /// Its session, where the client named one.
     pub session: Option<SessionId>,
+    /// Hashes of its prompt's full pages, in order.
+    pub pages: Arc<[PageHash]>,
     /// The worker.
     pub worker: WorkerId,
 }
@@ -205,6 +210,9 @@ pub struct Opinion {
     /// What it would cost on each worker, in tokens; the lower the better. Of a worker that is left out the cost is
     /// taken for the highest one named. Empty: no matter.
     pub costs: Vec<(WorkerId, u64)>,
+    /// How many tokens of the prompt it takes each worker to hold, in the order of the rows, where it knows better than
+    /// these. What is booked on a worker goes by it.
+    pub hits: Vec<u32>,
     /// What it does about the request, in one word for metrics (`hit`, `cold`, `bound`, …).
     pub action: &'static str,
     /// Why, for people.

@@ -119,7 +119,7 @@ fn watch(arm: &Arm, name: String) -> Box<dyn FnMut(crate::report::Glance)> {
     // How long a trace is turns out at its end.
     let table = Table::try_from(&arm.scenario).unwrap_or_default();
     let replayed = table.get("workload").is_some_and(|workload| workload.get("trace").is_some());
-    Progress::new(name, (!replayed).then_some(arm.scenario.workload.requests)).into_watch()
+    Progress::new(name, (!replayed).then_some(arm.scenario.workload.drawn())).into_watch()
 }
 
 /// Runs each arm with its seed and the `n` - 1 after it, up to the first that breaks something.

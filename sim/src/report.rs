@@ -12,6 +12,7 @@ use crate::watch::Checks;
 
 pub mod distribution;
 pub mod handoff;
+pub mod phases;
 pub mod probe;
 pub mod series;
 pub mod tally;
@@ -23,6 +24,7 @@ pub mod page;
 
 pub use distribution::{Distribution, Percentiles};
 pub use handoff::{RoleFigures, Transfers};
+pub use phases::PhaseFigures;
 pub use probe::{Glance, Probe};
 pub use series::{Series, WorkerSeries};
 pub use tally::Tally;
@@ -85,6 +87,8 @@ pub struct Report {
     pub checks: &'static str,
     /// What policies and the controller said of placements, and how often.
     pub stages: Vec<StageCount>,
+    /// The same by phase of the workload, where it has phases.
+    pub phases: Vec<PhaseFigures>,
     /// Latencies by share of the requests.
     pub cdf: Cdf,
     /// Figures over time.
@@ -230,6 +234,7 @@ impl Report {
             transfers: left.handoffs.into(),
             checks: left.checks.as_str(),
             stages: left.probe.stages(),
+            phases: tally.phases.iter().map(phases::PhaseTally::figures).collect(),
             cdf: Cdf::of(&tally.ttft, &tally.gaps, &tally.whole),
             series: left.probe.samples.series(),
         }

@@ -23,7 +23,7 @@ pub use fault::{Fault, FaultKind, Faults, NodeName, RandomFaults};
 pub use network::Network;
 pub use node::{Machine, Model, NodeClass, Number, Shape};
 pub use slo::Slo;
-pub use workload::{Arrivals, Class, Lengths, PropValue, TraceFormat, Workload};
+pub use workload::{Arrivals, Class, Lengths, Phase, PropValue, TraceFormat, Workload};
 
 /// A whole run. Every key has a default; an unknown one is an error.
 ///

@@ -15,6 +15,7 @@ use crate::scenario::{Scenario, Workload};
 mod draw;
 mod drawn;
 mod make;
+mod phased;
 pub mod trace;
 
 /// The model's name in a simulation.
@@ -67,7 +68,8 @@ impl Clients {
     pub fn new(scenario: &Scenario) -> Result<Self, SimError> {
         let source: Box<dyn Source> = match &scenario.workload.trace {
             Some(path) => Box::new(trace::Replay::open(path, scenario)?),
-            None => Box::new(drawn::Drawn::new(scenario)),
+            None if scenario.workload.phases.is_empty() => Box::new(drawn::Drawn::new(scenario)),
+            None => Box::new(phased::Phased::new(scenario)),
         };
         Ok(Self { make: make::Make::new(scenario), source })
     }

@@ -18,7 +18,7 @@ use crate::network::{self, Addr, Network};
 use crate::node::worker::Handoffs;
 use crate::node::{Controller, Gateway, History, Placed, Worker, Workers};
 use crate::queue::Queue;
-use crate::report::{Glance, Left, Probe, Report};
+use crate::report::{Glance, Left, Probe, Report, Tally};
 use crate::scenario::{Cluster, Fault, Scenario};
 use crate::trace::Trace;
 use crate::watch::Checks;
@@ -100,7 +100,7 @@ impl World {
         let mut gateway = Gateway::new(
             SessionConfig { retry_limit: c.retry_limit, backoff: c.retry_backoff.get().into() },
             !c.cluster_policies.is_empty(),
-            scenario.slo,
+            Tally::new(scenario.slo, &scenario.workload.phases),
         );
         if scenario.check_answers && scenario.how_checked() == Checks::Every {
             gateway.check_answers(workload::model(&scenario.workload));

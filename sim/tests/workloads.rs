@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use config::{Choice, Dur};
 use policies::request::Prop;
 use policies::time::{Span, Time};
-use sim::scenario::{Arrivals, Class, CurveCost, Degrees, Lengths, PropValue};
+use sim::scenario::{Arrivals, Class, CurveCost, Degrees, Lengths, Phase, PropValue};
 use sim::workload::Clients;
 use sim::{Scenario, run, simulate};
 
@@ -175,5 +175,62 @@ fn public_traces_replay() {
         assert_eq!((report.requests, report.finished), (limit, limit), "{file}: {report:?}");
         assert_eq!(report.cached_tokens > 0, hits, "{file}: {report:?}");
         assert!(Span((report.seconds * 1e9) as u64) > Span::from_secs(5), "{file}: {report:?}");
+    }
+}
+
+#[test]
+fn questions_come_in_turn_again_and_again() {
+    let mut scenario = quick();
+    (scenario.workload.questions, scenario.workload.groups) = (3, 4);
+    let mut clients = Clients::new(&scenario).unwrap();
+    let prompts: Vec<Vec<u32>> =
+        std::iter::from_fn(|| clients.next().unwrap()).map(|a| a.spec.prompt.to_vec()).collect();
+    assert_eq!(prompts.len(), 60);
+    let (round, rest) = prompts.split_at(12);
+    assert!(rest.chunks(12).all(|again| again == round), "each round asks the same in the same order");
+    let distinct = |of: &dyn Fn(&Vec<u32>) -> Vec<u32>| {
+        round.iter().map(of).collect::<std::collections::BTreeSet<_>>().len()
+    };
+    assert_eq!((distinct(&|prompt| prompt.clone()), distinct(&|prompt| prompt[..64].to_vec())), (12, 4));
+    assert!(round.windows(2).any(|w| w[0][..64] != w[1][..64]), "in an order of chance");
+}
+
+#[test]
+fn a_phase_begins_when_the_one_before_has_ended() {
+    for at_once in [0, 3] {
+        let mut scenario = quick();
+        scenario.workload.phases =
+            [(50.0, 20), (500.0, 30), (5.0, 4)].map(|(rate, requests)| Phase { rate, requests }).into();
+        scenario.workload.at_once = at_once;
+        scenario.workload.output = Lengths::Fixed(20);
+        let run = simulate(&scenario).unwrap();
+        assert_eq!((run.report.requests, run.report.finished), (54, 54), "{:?}", run.report);
+        let phases = &run.report.phases;
+        let counts: Vec<_> = phases.iter().map(|p| (p.rate, p.requests, p.finished)).collect();
+        assert_eq!(counts, [(50.0, 20, 20), (500.0, 30, 30), (5.0, 4, 4)]);
+        // One after the other, with nothing but a first gap between them.
+        let together: f64 = phases.iter().map(|p| p.seconds).sum();
+        assert!(
+            (together..together + 2.0).contains(&run.report.seconds),
+            "{together} {:?}",
+            run.report.seconds
+        );
+        // So many at once, and never more.
+        let busy = run.report.end_to_end_ms.mean * 54.0 / 1000.0 / together;
+        assert!(at_once == 0 || busy <= f64::from(at_once) * 1.001, "{at_once}: {busy} at once");
+        let tokens: f64 = phases.iter().map(|p| p.output_tokens_per_second * p.seconds).sum();
+        assert!((tokens - 54.0 * 20.0).abs() < 1e-6 * tokens, "{tokens}");
+        assert!(run.report.to_table().contains("500 requests/s"));
+    }
+    for (text, part) in [
+        ("[workload]\nat-once = 4", "workload.at-once"),
+        ("[workload]\nturns = 2\nphase = [{ rate = 1.0, requests = 3 }]", "workload.phase"),
+        ("[workload]\nphase = [{ rate = 0.0, requests = 3 }]", "workload.phase.rate"),
+        ("[workload]\nphase = [{ rate = 1.0, requests = 0 }]", "workload.phase.requests"),
+        ("[workload]\nturns = 2\nquestions = 2", "workload.questions"),
+        ("[workload]\ngroups = 2000\nquestions = 2000", "workload.questions"),
+    ] {
+        let error = Scenario::from_toml(text, "test").and_then(|s| run(&s)).unwrap_err();
+        assert!(error.to_string().contains(part), "{text:?}: {error}");
     }
 }

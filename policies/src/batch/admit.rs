@@ -210,6 +210,9 @@ impl Batch {
         self.waiting_tokens -= u64::from(len);
         let seq = &mut self.seqs[key];
         self.waiting_work -= std::mem::take(&mut seq.waiting_work);
+        let wanted = std::mem::take(&mut seq.wanted);
+        self.wanted_tokens -= u64::from(wanted) * u64::from(self.config.page_tokens);
+        self.table.unwant((0..wanted as usize).filter_map(|i| seq.hash(i)));
         seq.pages = pages;
         seq.computed = cached;
         if first {

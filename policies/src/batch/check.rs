@@ -142,15 +142,15 @@ impl Batch {
             "the first ones of the flows are not those that are looked at"
         );
         let waiting = self.resuming.values().copied().chain(self.fresh.in_order());
-        let (tokens, work) = waiting
-            .map(|k| &self.seqs[k])
-            .fold((0, 0), |(tokens, work), seq| (tokens + u64::from(seq.len()), work + self.work(seq)));
+        let page = u64::from(self.config.page_tokens);
+        let counted = waiting.map(|k| &self.seqs[k]).fold((0, 0, 0), |(tokens, wanted, work), seq| {
+            (tokens + u64::from(seq.len()), wanted + u64::from(seq.wanted) * page, work + self.work(seq))
+        });
         ensure_invariant!(
-            (tokens, work) == (self.waiting_tokens, self.waiting_work),
+            counted == (self.waiting_tokens, self.wanted_tokens, self.waiting_work),
             "waiting_tokens",
-            "{tokens} wait for {work} of work, {} and {} counted",
-            self.waiting_tokens,
-            self.waiting_work
+            "{counted:?} tokens, wanted ones and work of those that wait, counted {:?}",
+            (self.waiting_tokens, self.wanted_tokens, self.waiting_work)
         );
         Ok(())
     }

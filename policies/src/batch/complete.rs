@@ -227,6 +227,7 @@ impl Batch {
             limit: parent.limit,
             pages,
             waiting_work: 0,
+            wanted: 0,
         };
         for &page in &seq.pages {
             self.table.hold(page);

@@ -96,6 +96,13 @@ impl Batch {
         }
         self.waiting_tokens -= u64::from(seq.len());
         self.waiting_work -= seq.waiting_work;
+        self.unwant(seq);
+    }
+
+    /// The pages of a sequence that does not wait any more are not wanted for it.
+    fn unwant(&mut self, seq: &Seq) {
+        self.wanted_tokens -= u64::from(seq.wanted) * u64::from(self.config.page_tokens);
+        self.table.unwant((0..seq.wanted as usize).filter_map(|i| seq.hash(i)));
     }
 
     /// Counts a sequence that has come to wait.
@@ -105,6 +112,9 @@ impl Batch {
         seq.waiting_work = work;
         self.waiting_work += work;
         self.waiting_tokens += u64::from(seq.len());
+        seq.wanted = seq.known_pages(self.config.page_tokens);
+        self.wanted_tokens += u64::from(seq.wanted) * u64::from(self.config.page_tokens);
+        self.table.want((0..seq.wanted as usize).filter_map(|i| seq.hash(i)));
     }
 
     /// A choice less is asked of a waiting sequence.

@@ -139,6 +139,8 @@ pub(super) struct Seq {
     pub(super) pages: Vec<PageId>,
     /// What it is counted with in [`super::Batch::waiting_work`] while it waits.
     pub(super) waiting_work: u64,
+    /// Leading pages that the table counts as wanted while it waits.
+    pub(super) wanted: u32,
     /// Tokens whose keys and values are in the pages.
     pub(super) computed: u32,
     /// Computes tokens that were there at its admission; otherwise the one that it drew last.
@@ -185,6 +187,12 @@ impl Seq {
             None => self.prompt_hashes.get(i).copied(),
             Some(i) => self.output_hashes.get(i).copied(),
         }
+    }
+
+    /// Hashes of the pages that it could start with, as far as they are known: never the last token's.
+    pub(super) fn known_pages(&self, page_tokens: u32) -> u32 {
+        let known = (self.prompt_hashes.len() + self.output_hashes.len()) as u32;
+        known.min(self.len().saturating_sub(1) / page_tokens)
     }
 
     /// Computes the hashes of the first `pages` pages, all of which are full.

@@ -176,6 +176,7 @@ impl Batch {
                 output_hashes: Vec::new(),
                 pages: Vec::new(),
                 waiting_work: 0,
+                wanted: 0,
                 computed: 0,
                 prefilling: true,
                 preemptions: 0,

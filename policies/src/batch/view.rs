@@ -22,6 +22,14 @@ pub struct SeqView {
     pub preemptions: u32,
 }
 
+impl BatchLoad {
+    /// Pages that hold nothing: neither for a sequence nor for whoever asks for the same again.
+    #[must_use]
+    pub const fn pages_free(&self) -> u32 {
+        self.pages_total.saturating_sub(self.pages_used.saturating_add(self.pages_cached))
+    }
+}
+
 impl Batch {
     /// Figures for placement and metrics.
     #[must_use]
@@ -33,9 +41,13 @@ impl Batch {
         }
         let others = self.paused.values().chain(self.stalled.values());
         work += others.map(|k| self.work(&self.seqs[*k])).sum::<u64>();
+        // Those that wait look for their pages when their turn comes: what is in the cache is no work, and what several want
+        // is computed once.
+        let missing = self.table.missing() * u64::from(self.config.page_tokens);
+        let waiting = self.waiting_tokens - self.wanted_tokens + missing;
         BatchLoad {
-            queued_prefill_tokens: self.waiting_tokens + prefill,
-            outstanding_tokens: self.waiting_work + work,
+            queued_prefill_tokens: waiting + prefill,
+            outstanding_tokens: self.waiting_work - self.waiting_tokens + waiting + work,
             ..self.levels()
         }
     }

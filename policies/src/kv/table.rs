@@ -20,8 +20,10 @@ use crate::request::Token;
 
 mod contents;
 mod index;
+mod wanted;
 
 use index::Index;
+use wanted::Wanted;
 
 const NONE: u32 = u32::MAX;
 
@@ -34,6 +36,8 @@ pub struct PageTable {
     page_tokens: usize,
     free: Vec<PageId>,
     index: Index,
+    /// Pages that those who wait will look for.
+    wanted: Wanted,
     /// Cached pages that nobody holds, least recently released first: a doubly linked list through `pages`.
     oldest: u32,
     newest: u32,
@@ -79,6 +83,7 @@ impl PageTable {
             page_tokens: page_tokens as usize,
             free: (0..pages).rev().map(PageId).collect(),
             index: Index::new(pages),
+            wanted: Wanted::default(),
             oldest: NONE,
             newest: NONE,
             idle: 0,
@@ -148,6 +153,28 @@ impl PageTable {
         let page = self.named(hash)?;
         let cached = self.pages[page.index()].cached?;
         (cached.parent == parent && self.tokens_of(page) == tokens).then_some(page)
+    }
+
+    /// Somebody who waits will look for these pages.
+    pub fn want(&mut self, pages: impl IntoIterator<Item = PageHash>) {
+        for page in pages {
+            let found = self.named(&page).is_some();
+            self.wanted.add(page, found);
+        }
+    }
+
+    /// Somebody who said so with [`PageTable::want`] waits no more.
+    pub fn unwant(&mut self, pages: impl IntoIterator<Item = PageHash>) {
+        for page in pages {
+            let found = self.named(&page).is_some();
+            self.wanted.remove(&page, found);
+        }
+    }
+
+    /// Pages that are wanted and cannot be found, each once however many want it.
+    #[must_use]
+    pub const fn missing(&self) -> u64 {
+        self.wanted.missing()
     }
 
     /// Holds `hits` and takes `fresh` more pages, or changes nothing where they do not fit. The hits are held before
@@ -228,6 +255,7 @@ impl PageTable {
             return self.find(&hash, parent, tokens).map_or(Published::Private, Published::Duplicate);
         }
         self.index.insert(&hash, page);
+        self.wanted.found(&hash);
         self.pages[page.index()].cached = Some(Cached { hash, parent, children: 0 });
         let at = page.index() * self.page_tokens;
         self.tokens[at..at + self.page_tokens].copy_from_slice(tokens);
@@ -266,6 +294,7 @@ impl PageTable {
             {
                 self.unlink(page);
                 self.index.remove(&cached.hash, page);
+                self.wanted.lost(&cached.hash);
                 self.recorder.removed(cached.hash);
                 self.pages[page.index()].cached = None;
                 if let Some(parent) = cached.parent {
@@ -350,6 +379,7 @@ impl PageTable {
             "{} hashes name {cached} pages",
             self.index.len()
         );
+        self.wanted.check(|page| self.named(page).is_some())?;
         self.check_lists(idle)
     }
 

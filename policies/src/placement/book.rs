@@ -1,6 +1,7 @@
 //! Booking and release: the one path by which a worker's load changes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use config::ids::{Attempt, RequestId, WorkerId};
 
@@ -59,7 +60,7 @@ impl Placement {
         }
         let prefill_worker = handoff.as_ref().map(|handoff| handoff.worker.clone());
         let plan = Plan { worker, prefill: prefill_worker, why, stages: stages.into() };
-        let session = request.session.clone();
+        let (session, pages) = (request.session.clone(), Arc::clone(&request.hashes));
         let context = request.context_tokens.into();
         let (request, attempt) = (request.request, request.attempt);
         let booking = Booking {
@@ -69,6 +70,7 @@ impl Placement {
             context,
             handoff,
             session,
+            pages,
             accepted: false,
             taken: None,
         };

@@ -161,6 +161,7 @@ impl Placement {
             handoffs: row.handoffs,
             max_requests: row.info.max_requests,
             pages_used: row.load.pages_used,
+            pages_free: row.load.pages_free(),
             pages_total: row.load.pages_total,
             kv_tokens: row.kv_tokens(),
             hit_tokens: {

@@ -1,5 +1,7 @@
 //! The list of policies, wherever they live.
 
+use std::sync::Arc;
+
 use config::ids::{Attempt, PolicyName, RequestId, WorkerId};
 
 use super::route::RouteNote;
@@ -213,6 +215,7 @@ impl Placement {
 impl Booking {
     /// As policies are told of it.
     pub(super) fn placed_at(&self, request: RequestId, attempt: Attempt) -> PlacedAt {
-        PlacedAt { request, attempt, session: self.session.clone(), worker: self.plan.worker.clone() }
+        let pages = Arc::clone(&self.pages);
+        PlacedAt { request, attempt, session: self.session.clone(), pages, worker: self.plan.worker.clone() }
     }
 }

@@ -211,8 +211,11 @@ impl Placement {
             },
         };
         let worker = self.name(place).clone();
-        let row = said.and_then(|c| c.row(&worker).map(|at| &c.query.rows[at]));
-        let hit_tokens = row.map_or(0, |r| r.hit_tokens);
+        let row = said.and_then(|c| c.row(&worker).map(|at| (at, &c.query.rows[at])));
+        let hit_tokens = row.map_or(0, |(at, row)| {
+            let told = opinions.iter().find_map(|(o, _)| o.hits.get(at));
+            told.copied().unwrap_or(row.hit_tokens)
+        });
         let (prefill, mut stages) = match said {
             Some(said) => self.hear_verdicts(now, request, &worker, said),
             None => (Prefill::Here, Vec::new()),

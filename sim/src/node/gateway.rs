@@ -18,7 +18,6 @@ use super::places::Places;
 use crate::checks::Truth;
 use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
 use crate::report::tally::{Outcome, Seen, Tally};
-use crate::scenario::Slo;
 
 mod live;
 
@@ -71,12 +70,12 @@ pub struct Gateway {
 impl Gateway {
     /// A gateway without requests.
     #[must_use]
-    pub fn new(config: SessionConfig, tells_accepted: bool, slo: Slo) -> Self {
+    pub fn new(config: SessionConfig, tells_accepted: bool, tally: Tally) -> Self {
         Self {
             config,
             tells_accepted,
             live: LiveRequests::new(),
-            tally: Tally::new(slo),
+            tally,
             history: None,
             ended: Vec::new(),
             fx: Vec::new(),

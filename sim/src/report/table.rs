@@ -50,6 +50,7 @@ pub(super) fn one(report: &Report) -> String {
     for (name, p) in report.latencies() {
         lines.add(name, &row([p.mean, p.p50, p.p90, p.p95, p.p99, p.max].map(|ms| format!("{ms:.3}"))));
     }
+    phases(report, &mut lines);
     workers(report, &mut lines);
     stages(report, &mut lines);
     lines.add("", "");
@@ -58,6 +59,28 @@ pub(super) fn one(report: &Report) -> String {
     lines.add("events", &report.events.to_string());
     lines.add("trace", &report.trace);
     lines.0
+}
+
+fn phases(report: &Report, lines: &mut Lines) {
+    if report.phases.is_empty() {
+        return;
+    }
+    lines.add("", "");
+    let row = |columns: [String; 7]| columns.iter().map(|c| format!("{c:>11}")).collect::<String>();
+    let names = ["requests", "seconds", "tokens/s", "hits", "TTFT mean", "TTFT p90", "inter-token"];
+    lines.add("phase", &row(names.map(str::to_owned)));
+    for phase in &report.phases {
+        let columns = [
+            phase.requests.to_string(),
+            format!("{:.1}", phase.seconds),
+            format!("{:.1}", phase.output_tokens_per_second),
+            format!("{:.1} %", 100.0 * phase.prefix_hit_rate),
+            format!("{:.1}", phase.ttft_ms.mean),
+            format!("{:.1}", phase.ttft_ms.p90),
+            format!("{:.1}", phase.inter_token_ms.mean),
+        ];
+        lines.add(&format!("{} requests/s", phase.rate), &row(columns));
+    }
 }
 
 fn workers(report: &Report, lines: &mut Lines) {

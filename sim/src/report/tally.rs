@@ -9,7 +9,8 @@ use policies::session::Failure;
 use policies::time::{Span, Time};
 
 use super::Distribution;
-use crate::scenario::Slo;
+use super::phases::PhaseTally;
+use crate::scenario::{Phase, Slo};
 
 /// How a request ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,10 +24,11 @@ pub enum Outcome {
 /// What a client has seen of a request so far.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    arrived: Time,
-    prompt_tokens: u32,
+    number: u64,
+    pub(super) arrived: Time,
+    pub(super) prompt_tokens: u32,
     /// Tokens of the prompt that the first worker to answer had in its cache; none before the first token.
-    cached_tokens: Option<u32>,
+    pub(super) cached_tokens: Option<u32>,
     /// Of the first choice, which mostly is the only one, and of the others.
     answer: Answer,
     others: Vec<Answer>,
@@ -45,6 +47,7 @@ impl Seen {
     #[must_use]
     pub fn new(now: Time, spec: &RequestSpec) -> Self {
         Self {
+            number: spec.id.number,
             arrived: now,
             prompt_tokens: spec.prompt.len() as u32,
             cached_tokens: None,
@@ -54,7 +57,7 @@ impl Seen {
     }
 
     /// Time to the first token of any choice.
-    fn ttft(&self) -> Option<Span> {
+    pub(super) fn ttft(&self) -> Option<Span> {
         self.answered().map(|answer| answer.first.since(self.arrived)).min()
     }
 
@@ -64,7 +67,7 @@ impl Seen {
         self.answered().filter_map(pace).map(Span).max()
     }
 
-    fn tokens(&self) -> u64 {
+    pub(super) fn tokens(&self) -> u64 {
         self.answered().map(|answer| answer.tokens).sum()
     }
 
@@ -106,23 +109,30 @@ pub struct Tally {
     pub(super) ttft: Distribution,
     pub(super) gaps: Distribution,
     pub(super) whole: Distribution,
+    /// In their order; none where the workload has none.
+    pub(super) phases: Vec<PhaseTally>,
 }
 
 impl Tally {
-    /// Of a run whose requests are to keep within these limits.
+    /// Of a run whose requests are to keep within these limits, and come in these phases.
     #[must_use]
-    pub fn new(slo: Slo) -> Self {
-        Self { slo, ..Self::default() }
+    pub fn new(slo: Slo, phases: &[Phase]) -> Self {
+        Self { slo, phases: PhaseTally::each(phases), ..Self::default() }
     }
 
     /// A client is told a token.
     pub fn token(&mut self, now: Time, seen: &mut Seen, event: &TokenEvent) {
         seen.cached_tokens.get_or_insert(event.cached_tokens);
+        let number = seen.number;
         let Some(answer) = seen.answer(event.seq.choice) else { return };
         if answer.tokens == 0 {
             answer.first = now;
         } else {
-            self.gaps.add(now.since(answer.last));
+            let gap = now.since(answer.last);
+            self.gaps.add(gap);
+            if let Some(phase) = PhaseTally::of(&mut self.phases, number) {
+                phase.gap(gap);
+            }
         }
         answer.last = now;
         answer.tokens += 1;
@@ -144,6 +154,9 @@ impl Tally {
             self.cached_tokens += u64::from(cached);
         }
         seen.ttft().into_iter().for_each(|span| self.ttft.add(span));
+        if let Some(phase) = PhaseTally::of(&mut self.phases, seen.number) {
+            phase.ended(seen, end);
+        }
         match end {
             Some((at, Outcome::Finished)) => {
                 self.finished += 1;
@@ -199,7 +212,7 @@ mod tests {
         };
         let good = |pace| {
             let slo = Slo { ttft: Some(Dur::from_millis(5)), inter_token: Some(Dur::from_millis(pace)) };
-            let mut tally = Tally::new(slo);
+            let mut tally = Tally::new(slo, &[]);
             let mut seen = Seen::new(ms(10), &spec);
             for (at, choice) in [(14, 1), (15, 0), (16, 1), (20, 1)] {
                 tally.token(ms(at), &mut seen, &token(choice, 2));
@@ -220,7 +233,7 @@ mod tests {
     #[test]
     fn a_request_without_an_answer_is_counted_by_why() {
         let spec = RequestSpec::plain(RequestId::new(1, 1), "m".into(), [1, 2, 3], 9);
-        let mut tally = Tally::new(Slo::default());
+        let mut tally = Tally::new(Slo::default(), &[]);
         let seen = Seen::new(ms(0), &spec);
         tally.ended(&seen, 0, None);
         tally.ended(&seen, 0, Some((ms(1), &Outcome::Failed(Failure::Deadline))));

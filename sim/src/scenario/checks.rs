@@ -14,7 +14,7 @@ impl Scenario {
         let w = &self.workload;
         // How many lines a file has is not known before.
         let requests = match (&w.trace, w.limit) {
-            (None, _) => w.requests,
+            (None, _) => w.drawn(),
             (Some(_), 0) => u64::MAX,
             (Some(_), limit) => limit,
         };

@@ -38,6 +38,9 @@ pub struct Workload {
     pub groups: u32,
     /// Tokens that the prompts of a group begin with.
     pub shared_prefix: u32,
+    /// Questions of each group: all of them are asked in turn, in an order drawn once, again and again. 0: each request has
+    /// a question of its own, of a group at random.
+    pub questions: u32,
     /// An answer ends by itself after so many tokens on average; 0: it goes on to its limit.
     pub end_every: u32,
     /// Share of the clients that leave before their answer is complete, in `[0, 1]`.
@@ -59,9 +62,25 @@ pub struct Workload {
     pub limit: u64,
     /// Tokens that each of a line's `hash_ids` stands for, where the line itself has no `block_size`.
     pub block_tokens: u32,
+    /// Requests that clients have out at once at most, where they come in phases: what is due meanwhile goes out when an
+    /// answer is complete, and its time counts from there. 0: no limit.
+    pub at_once: u32,
     /// Kinds of clients. Each conversation, or line of a trace, is of one kind at random; none: all are alike.
     #[serde(rename = "class")]
     pub classes: Vec<Class>,
+    /// Phases, each of which begins when all requests of the one before have ended; then `requests` and `rate` are theirs.
+    #[serde(rename = "phase")]
+    pub phases: Vec<Phase>,
+}
+
+/// `[[workload.phase]]`: some of the drawn requests, at a rate of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Phase {
+    /// Requests a second, on average.
+    pub rate: f64,
+    /// How many.
+    pub requests: u64,
 }
 
 /// How arrivals are spread in time.
@@ -178,6 +197,7 @@ impl Default for Workload {
             temperature: 0.0,
             groups: 8,
             shared_prefix: 256,
+            questions: 0,
             end_every: 0,
             leave: 0.0,
             patience: Dur::from_secs(1),
@@ -188,7 +208,9 @@ impl Default for Workload {
             format: None,
             limit: 0,
             block_tokens: 512,
+            at_once: 0,
             classes: Vec::new(),
+            phases: Vec::new(),
         }
     }
 }
@@ -212,6 +234,15 @@ const DAY: u64 = Dur::from_secs(86_400).as_nanos();
 const MOST_GROUPS: u64 = 1_000_000;
 
 impl Workload {
+    /// Requests that arrive, where they are drawn.
+    #[must_use]
+    pub fn drawn(&self) -> u64 {
+        match &self.phases[..] {
+            [] => self.requests,
+            phases => phases.iter().map(|phase| phase.requests).fold(0, u64::saturating_add),
+        }
+    }
+
     pub(super) fn validate(&self) -> Result<(), SimError> {
         within("workload.requests", self.requests, 1, 1_000_000_000)?;
         positive("workload.rate", self.rate)?;
@@ -228,8 +259,47 @@ impl Workload {
         share("workload.stall", self.stall)?;
         within("workload.think (ns)", self.think.as_nanos(), 0, DAY)?;
         self.classes.iter().try_for_each(Class::validate)?;
+        self.validate_phases()?;
         // The run has to end: a request that nothing can serve ends at its deadline.
         within("workload.deadline (ns)", self.deadline.as_nanos(), 1, DAY)
+    }
+}
+
+impl Workload {
+    fn validate_phases(&self) -> Result<(), SimError> {
+        let only = |key, value: u64, allowed: bool, reason: &str| match value == 0 || allowed {
+            true => Ok(()),
+            false => Err(invalid(key, &value, reason.to_owned())),
+        };
+        within("workload.questions", self.questions.into(), 0, MOST_GROUPS)?;
+        let plain = self.turns == 1 && self.classes.is_empty() && self.trace.is_none();
+        only(
+            "workload.questions",
+            self.questions.into(),
+            plain,
+            "use it without turns, classes and a trace",
+        )?;
+        within("workload.groups × workload.questions", self.users(), 0, MOST_GROUPS)?;
+        let phased = !self.phases.is_empty();
+        only("workload.at-once", self.at_once.into(), phased, "use it with phases")?;
+        let loops = matches!(self.arrivals, Arrivals::Closed { .. });
+        let open = !loops && self.turns == 1 && self.trace.is_none();
+        only(
+            "workload.phase",
+            self.phases.len() as u64,
+            open,
+            "use phases without turns, a closed loop and a trace",
+        )?;
+        for phase in &self.phases {
+            positive("workload.phase.rate", phase.rate)?;
+            within("workload.phase.requests", phase.requests, 1, 10_000_000)?;
+        }
+        Ok(())
+    }
+
+    /// Different prompts, where they come again.
+    pub(crate) fn users(&self) -> u64 {
+        u64::from(self.groups) * u64::from(self.questions)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use policies::request::{Props, Token};
-use policies::rng;
+use policies::rng::{self, Rng};
 use policies::time::{Span, Time};
 
 use super::draw::{Gaps, byte, class, length, seconds, stream};
@@ -20,15 +20,18 @@ pub(super) struct Drawn {
     gaps: Gaps,
     /// Conversations that have begun.
     begun: u64,
+    /// Where questions come again: the order in which they do. Question `q` is of group `q / questions`.
+    order: Vec<u32>,
     /// Prompts of the requests that another one follows when they have ended.
     followed: BTreeMap<u64, Arc<[Token]>>,
 }
 
 impl Drawn {
     pub(super) fn new(scenario: &Scenario) -> Self {
-        let workload = scenario.workload.clone();
+        let workload = Workload { requests: scenario.workload.drawn(), ..scenario.workload.clone() };
         let gaps = Gaps::new(&workload, workload.turns, scenario.seed);
-        Self { workload, seed: scenario.seed, gaps, begun: 0, followed: BTreeMap::new() }
+        let order = shuffled(workload.users(), &mut stream(scenario.seed, 11, 0));
+        Self { workload, seed: scenario.seed, gaps, begun: 0, order, followed: BTreeMap::new() }
     }
 
     const fn clients(&self) -> Option<u64> {
@@ -39,7 +42,7 @@ impl Drawn {
     }
 
     /// The first request of the next conversation.
-    fn begin(&mut self, at: Time) -> Option<Ask> {
+    pub(super) fn begin(&mut self, at: Time) -> Option<Ask> {
         let w = &self.workload;
         let number = 1 + self.begun * u64::from(w.turns);
         if number > w.requests {
@@ -49,7 +52,10 @@ impl Drawn {
         let (index, kind) = self.kind(number);
         let groups = kind.and_then(|c| c.groups).unwrap_or(w.groups);
         let shared = kind.and_then(|c| c.shared_prefix).unwrap_or(w.shared_prefix);
-        let group = stream(self.seed, 2, number).below(groups.into());
+        let group = match self.question(number) {
+            None => stream(self.seed, 2, number).below(groups.into()),
+            Some(question) => u64::from(question / w.questions),
+        };
         // The prefixes of a kind with groups of its own are its own.
         let own = kind.map_or(0, |c| if c.groups.is_some() { (index as u64 + 1) << 32 } else { 0 });
         let prefix = |i: u32| byte(rng::bits(self.seed, 8 + own + group, i.into()));
@@ -63,8 +69,13 @@ impl Drawn {
         let turns = u64::from(w.turns);
         let (conversation, turn) = ((number - 1) / turns, (number - 1) % turns);
         let (index, kind) = self.kind(number - turn);
-        let (mut lengths, mut texts) = (stream(self.seed, 1, number), stream(self.seed, 3, number));
-        let own = length(kind.and_then(|c| c.prompt).unwrap_or(w.prompt), &mut lengths);
+        let mut lengths = stream(self.seed, 1, number);
+        let mut own = length(kind.and_then(|c| c.prompt).unwrap_or(w.prompt), &mut lengths);
+        let mut texts = stream(self.seed, 3, number);
+        if let Some(question) = self.question(number) {
+            own = length(w.prompt, &mut stream(self.seed, 12, question.into()));
+            texts = stream(self.seed, 13, question.into());
+        }
         said.extend((0..own).map(|_| byte(texts.next_u64())));
         let ask = Ask {
             at,
@@ -84,11 +95,26 @@ impl Drawn {
         ask
     }
 
+    /// The question that a request asks, where questions come again.
+    fn question(&self, number: u64) -> Option<u32> {
+        let turn = (number - 1).checked_rem(self.order.len() as u64)?;
+        self.order.get(turn as usize).copied()
+    }
+
     /// The kind of the conversation that begins with a request.
     fn kind(&self, first: u64) -> (usize, Option<&Class>) {
         let index = class(&self.workload.classes, &mut stream(self.seed, 9, first));
         (index, self.workload.classes.get(index))
     }
+}
+
+/// The numbers below `n` in an order of chance (Fisher and Yates).
+fn shuffled(n: u64, rng: &mut Rng) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..n as u32).collect();
+    for last in (1..order.len()).rev() {
+        order.swap(last, rng.below(last as u64 + 1) as usize);
+    }
+    order
 }
 
 impl Source for Drawn {

@@ -242,7 +242,13 @@ fn a_request_waits_for_all_opinions() {
     let plan = plan(fx.pop());
     assert_eq!((&plan.worker, plan.why, plan.stages[1].took), (&id(2, 1), "pinned", Span::from_micros(7)));
     assert!(fx.is_empty() && answer(&mut p, T, t, "first", pins(0, false)).is_empty(), "it is over");
-    let at = PlacedAt { request: RequestId::new(1, 1), attempt: Attempt(0), session: None, worker: id(2, 1) };
+    let at = PlacedAt {
+        request: RequestId::new(1, 1),
+        attempt: Attempt(0),
+        session: None,
+        pages: Arc::default(),
+        worker: id(2, 1),
+    };
     assert_eq!(work(&mut p), [PolicyWork::Observe(PolicyEvent::Placed(at))]);
 }
 
@@ -397,6 +403,7 @@ fn policies_hear_of_every_turn() {
         request: RequestId::new(1, 1),
         attempt: Attempt(0),
         session: Some("s".into()),
+        pages: Arc::default(),
         worker: id(1, 1),
     };
     p.accepted(T, at.request, at.attempt);

@@ -3,6 +3,8 @@ use config::ids::WorkerId;
 use super::*;
 use crate::policy::testing::{query, row};
 
+mod index;
+
 /// The worker that costs least, by number; those that are excluded do not count.
 fn best(opinion: &Opinion) -> String {
     let left = opinion.costs.iter().filter(|(worker, _)| !opinion.exclude.contains(worker));
@@ -103,10 +105,32 @@ fn the_guard_leaves_out_the_overloaded_and_keeps_locality_among_the_others() {
 #[test]
 fn a_worker_without_memory_left_is_left_out_while_another_has_some() {
     let full = |n, hit, used| CandidateRow { pages_used: used, pages_total: 100, ..loaded(n, hit, 0, 0, 1) };
-    let opinion = ask(CacheAwareOptions::default(), 1000, vec![full(0, 900, 96), full(1, 0, 95)]);
+    let opinion = ask(CacheAwareOptions::default(), 1000, vec![full(0, 300, 96), full(1, 0, 95)]);
     assert_eq!(opinion.exclude, [WorkerId::new("w0".into(), 1)]);
-    let opinion = ask(CacheAwareOptions::default(), 1000, vec![full(0, 900, 100), full(1, 0, 97)]);
-    assert_eq!((opinion.exclude.len(), opinion.action), (0, "hit"), "all are full");
+    let opinion = ask(CacheAwareOptions::default(), 1000, vec![full(0, 300, 100), full(1, 0, 97)]);
+    assert!(opinion.exclude.is_empty(), "all are full: {opinion:?}");
+    // What it holds needs no room there; a copy elsewhere would take as much again from what is held there.
+    let opinion = ask(CacheAwareOptions::default(), 1000, vec![full(0, 900, 100), full(1, 0, 50)]);
+    assert_eq!((opinion.exclude.len(), opinion.action, best(&opinion)), (0, "hit", "w0".to_owned()));
+}
+
+/// A worker with free pages forgets nothing for a new prompt; one without forgets as much as it computes.
+#[test]
+fn a_copy_costs_what_is_forgotten_for_it() {
+    let at = |n, hit, waiting, free| CandidateRow {
+        pages_used: 10,
+        pages_free: free,
+        pages_total: 100,
+        ..loaded(n, hit, waiting, 0, 1)
+    };
+    let cases = [(1000, 100, "w1"), (1000, 0, "w0"), (1700, 0, "w0"), (1900, 0, "w1"), (1300, 30, "w0")];
+    for (waiting, free, expected) in cases {
+        let rows = vec![at(0, 900, waiting, 0), at(1, 0, 0, free)];
+        let opinion = ask(CacheAwareOptions::default(), 1000, rows.clone());
+        assert_eq!(best(&opinion), expected, "{waiting} {free}: {opinion:?}");
+        let never = CacheAwareOptions { eviction_scale: 0.0, ..CacheAwareOptions::default() };
+        assert_eq!(best(&ask(never, 1000, rows)), "w1", "{waiting} {free}");
+    }
 }
 
 #[test]

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::*;
 use crate::policy::testing::{query, row};
 
@@ -16,6 +18,7 @@ fn at(number: u64, attempt: u32, session: &str, worker: &WorkerId) -> PlacedAt {
         request: RequestId::new(1, number),
         attempt: Attempt(attempt),
         session: Some(session.into()),
+        pages: Arc::default(),
         worker: worker.clone(),
     }
 }
