@@ -20,8 +20,8 @@ fn scenario(prefill: u32, decode: u32) -> Scenario {
     let c = &mut scenario.cluster;
     (c.pages, c.max_context) = (2000, 4096);
     c.cluster_policies = vec!["disaggregate".into()];
-    scenario.policy.disaggregate.min_remote_tokens = 256;
-    scenario.policy.disaggregate.effective_tokens = 256;
+    scenario.policy.disaggregate.min_remote_tokens = Some(256);
+    scenario.policy.disaggregate.effective_tokens = Some(256);
     scenario.nodes = vec![class(WorkerRole::Prefill, prefill), class(WorkerRole::Decode, decode)];
     scenario
 }
