@@ -33,6 +33,7 @@ mod pair;
 mod pinned;
 mod policies;
 mod route;
+mod rows;
 mod select;
 mod types;
 
@@ -63,7 +64,7 @@ const TIDY_PARTS: usize = 32;
 pub struct Placement {
     config: PlacementConfig,
     rng: Rng,
-    workers: BTreeMap<WorkerId, Row>,
+    workers: rows::Rows,
     /// Models in the order in which they were first offered, kept when their workers are gone.
     models: Vec<ModelId>,
     bookings: BTreeMap<(RequestId, Attempt), Booking>,
@@ -82,6 +83,7 @@ pub struct Placement {
 #[derive(Debug)]
 struct Row {
     info: Arc<WorkerInfo>,
+    offer: select::Offer,
     draining: bool,
     load: BatchLoad,
     booked: u32,
@@ -150,7 +152,7 @@ impl Placement {
         Self {
             rng: Rng::new(config.seed),
             config,
-            workers: BTreeMap::new(),
+            workers: rows::Rows::default(),
             models: Vec::new(),
             bookings: BTreeMap::new(),
             queue: VecDeque::new(),
@@ -184,11 +186,13 @@ impl Placement {
         if self.config.directory && info.page_tokens > 0 && self.directory.join(&id) {
             self.policies.resync(id.clone());
         }
+        let offer = select::Offer::of(&info, &self.models);
         match self.workers.get_mut(&id) {
-            Some(row) => row.info = Arc::new(info),
+            Some(row) => (row.info, row.offer) = (Arc::new(info), offer),
             None => {
                 let row = Row {
                     info: Arc::new(info),
+                    offer,
                     draining: false,
                     load: BatchLoad::default(),
                     booked: 0,

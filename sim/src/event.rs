@@ -106,13 +106,13 @@ pub enum GatewayMsg {
 #[derive(Clone, Debug)]
 pub enum ControllerMsg {
     /// A worker is ready.
-    Joined(WorkerInfo),
+    Joined(Box<WorkerInfo>),
     /// A worker was seen to be gone.
     Left(WorkerId),
     /// A worker's report.
     Load(WorkerId, BatchLoad),
     /// A session asks for a place.
-    Place(PlaceRequest),
+    Place(Box<PlaceRequest>),
     /// An attempt is over.
     Release(RequestId, Attempt),
     /// A worker has taken an attempt.
@@ -232,6 +232,9 @@ pub struct PageBlock {
 }
 
 impl Event {
+    /// The class of messages.
+    pub const MESSAGE: u8 = 1;
+
     /// What comes first among events of the same time: faults, messages, engines, clients, timers.
     #[must_use]
     pub const fn class(&self) -> u8 {
@@ -249,7 +252,7 @@ impl Event {
             | Self::Wire(_)
             | Self::Notice { .. }
             | Self::Relink(..)
-            | Self::Flow(_) => 1,
+            | Self::Flow(_) => Self::MESSAGE,
             Self::StepDone(..) => 2,
             Self::Arrive(..) | Self::Leave(_) | Self::Read(_) => 3,
             Self::Timer(_) | Self::ControllerTick | Self::StandInTick | Self::KvTimer(..) => 4,
@@ -292,5 +295,16 @@ impl Outbox {
 impl Default for Outbox {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each event is moved some ten times between who sends it and whom it is for.
+    #[test]
+    fn events_are_small() {
+        assert!(size_of::<Event>() <= 128, "{}", size_of::<Event>());
     }
 }

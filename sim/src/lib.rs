@@ -42,19 +42,20 @@ pub use world::Run;
 /// # Errors
 /// A scenario that makes no sense, a broken invariant, or something left behind at the end.
 pub fn run(scenario: &Scenario) -> Result<Report, SimError> {
-    simulate(scenario).map(|run| run.report)
+    scenario.validate()?;
+    Ok(world::World::new(scenario)?.run()?.report)
 }
 
-/// As [`run`], with every answer.
+/// As [`run`], with every answer and placement.
 ///
 /// # Errors
 /// As [`run`].
 pub fn simulate(scenario: &Scenario) -> Result<Run, SimError> {
     scenario.validate()?;
-    world::World::new(scenario)?.run()
+    world::World::new(scenario)?.with_history().run()
 }
 
-/// As [`simulate`], and calls `watch` now and then as the run goes on.
+/// As [`run`], with what else is known at the end besides answers and placements, and calls `watch` now and then as the run goes on.
 ///
 /// # Errors
 /// As [`run`].

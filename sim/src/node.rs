@@ -4,7 +4,9 @@ pub mod controller;
 pub mod gateway;
 mod places;
 pub mod worker;
+pub mod workers;
 
 pub use controller::Controller;
-pub use gateway::{Gateway, Outcome, Placed, Record};
+pub use gateway::{Gateway, History, Placed};
 pub use worker::Worker;
+pub use workers::Workers;

@@ -2,14 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use config::ids::{RequestId, WorkerId};
-use policies::session::Failure;
-use policies::time::{Span, Time};
+use policies::time::Time;
 use serde::Serialize;
 
+use crate::node::Workers;
 use crate::node::worker::Handoffs;
-use crate::node::{Outcome, Record, Worker};
-use crate::scenario::Slo;
 use crate::trace::Trace;
 use crate::watch::Checks;
 
@@ -17,6 +14,7 @@ pub mod distribution;
 pub mod handoff;
 pub mod probe;
 pub mod series;
+pub mod tally;
 
 pub(crate) mod json;
 pub(crate) mod table;
@@ -27,6 +25,7 @@ pub use distribution::{Distribution, Percentiles};
 pub use handoff::{RoleFigures, Transfers};
 pub use probe::{Glance, Probe};
 pub use series::{Series, WorkerSeries};
+pub use tally::Tally;
 
 /// What came of a run. Times are virtual.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -181,72 +180,46 @@ impl Cdf {
 /// What a run leaves to report on.
 pub(crate) struct Left<'a> {
     pub(crate) seed: u64,
-    pub(crate) slo: Slo,
-    pub(crate) records: &'a BTreeMap<RequestId, Record>,
+    pub(crate) tally: &'a Tally,
     pub(crate) drawn_tokens: u64,
     pub(crate) last: Time,
     pub(crate) trace: Trace,
     pub(crate) probe: &'a Probe,
     pub(crate) handoffs: &'a Handoffs,
     pub(crate) checks: Checks,
-    pub(crate) workers: &'a BTreeMap<WorkerId, Worker>,
+    pub(crate) workers: &'a Workers,
 }
 
 impl Report {
     pub(crate) fn new(left: &Left<'_>) -> Self {
-        let records = left.records;
-        let (mut ttft, mut gaps, mut whole) = <(Distribution, Distribution, Distribution)>::default();
-        let (mut finished, mut failed) = (0, BTreeMap::new());
-        let (mut prompt_tokens, mut cached_tokens, mut output_tokens) = (0, 0, 0);
-        let (mut good, mut good_tokens) = (0, 0);
-        for record in records.values() {
-            let seen = Seen::of(record, &mut gaps);
-            seen.ttft.into_iter().for_each(|span| ttft.add(span));
-            output_tokens += seen.tokens;
-            if let Some(cached) = record.cached_tokens {
-                prompt_tokens += u64::from(record.prompt_tokens);
-                cached_tokens += u64::from(cached);
-            }
-            match &record.end {
-                Some((at, Outcome::Finished)) => {
-                    finished += 1;
-                    whole.add(at.since(record.arrived));
-                    if seen.keeps(&left.slo) {
-                        good += 1;
-                        good_tokens += seen.tokens;
-                    }
-                }
-                Some((_, Outcome::Failed(failure))) => *failed.entry(name(failure)).or_default() += 1,
-                None => *failed.entry("unanswered").or_default() += 1,
-            }
-        }
         let workers = left.probe.workers(left.last, left.workers);
+        let tally = left.tally;
         let seconds = left.last.since(Time::ZERO).as_secs_f64();
         let a_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
-        let goodput = left.slo.is_some().then(|| Goodput {
-            requests: good,
-            share: good as f64 / records.len().max(1) as f64,
-            requests_per_second: a_second(good),
-            output_tokens_per_second: a_second(good_tokens),
+        let goodput = tally.slo.is_some().then(|| Goodput {
+            requests: tally.good,
+            share: tally.good as f64 / tally.requests.max(1) as f64,
+            requests_per_second: a_second(tally.good),
+            output_tokens_per_second: a_second(tally.good_tokens),
         });
         Self {
             seed: left.seed,
-            requests: records.len() as u64,
-            finished,
-            failed,
-            retries: records.values().map(|r| u64::from(r.retries)).sum(),
-            preemptions: records.values().map(|r| u64::from(r.preemptions)).sum(),
-            prompt_tokens,
-            cached_tokens,
-            prefix_hit_rate: cached_tokens as f64 / prompt_tokens.max(1) as f64,
-            output_tokens,
+            requests: tally.requests,
+            finished: tally.finished,
+            failed: tally.failed.clone(),
+            retries: tally.retries,
+            preemptions: tally.preemptions,
+            prompt_tokens: tally.prompt_tokens,
+            cached_tokens: tally.cached_tokens,
+            prefix_hit_rate: tally.cached_tokens as f64 / tally.prompt_tokens.max(1) as f64,
+            output_tokens: tally.output_tokens,
             drawn_tokens: left.drawn_tokens,
             seconds,
-            output_tokens_per_second: a_second(output_tokens),
-            finished_per_second: a_second(finished),
-            ttft_ms: ttft.percentiles(),
-            inter_token_ms: gaps.percentiles(),
-            end_to_end_ms: whole.percentiles(),
+            output_tokens_per_second: a_second(tally.output_tokens),
+            finished_per_second: a_second(tally.finished),
+            ttft_ms: tally.ttft.percentiles(),
+            inter_token_ms: tally.gaps.percentiles(),
+            end_to_end_ms: tally.whole.percentiles(),
             events: left.trace.events(),
             trace: format!("{:016x}", left.trace.hash()),
             goodput,
@@ -257,7 +230,7 @@ impl Report {
             transfers: left.handoffs.into(),
             checks: left.checks.as_str(),
             stages: left.probe.stages(),
-            cdf: Cdf::of(&ttft, &gaps, &whole),
+            cdf: Cdf::of(&tally.ttft, &tally.gaps, &tally.whole),
             series: left.probe.samples.series(),
         }
     }
@@ -274,50 +247,5 @@ impl Report {
     /// Never for the figures of a run; the signature is the serializer's.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         json::pretty(self)
-    }
-}
-
-/// What a client saw of its request, summed up.
-struct Seen {
-    ttft: Option<Span>,
-    /// Mean inter-token latency of the slowest choice.
-    pace: Option<Span>,
-    tokens: u64,
-}
-
-impl Seen {
-    fn of(record: &Record, gaps: &mut Distribution) -> Self {
-        let mut seen = Self { ttft: None, pace: None, tokens: 0 };
-        for answer in &record.answers {
-            seen.tokens += answer.len() as u64;
-            answer.windows(2).for_each(|w| gaps.add(w[1].0.since(w[0].0)));
-            let (Some((first, _)), Some((last, _))) = (answer.first(), answer.last()) else { continue };
-            let ttft = first.since(record.arrived);
-            seen.ttft = Some(seen.ttft.map_or(ttft, |least| least.min(ttft)));
-            let pace = last.since(*first).0.checked_div(answer.len() as u64 - 1).map(Span);
-            seen.pace = seen.pace.max(pace);
-        }
-        seen
-    }
-
-    fn keeps(&self, slo: &Slo) -> bool {
-        let within = |seen: Option<Span>, limit: Option<config::Dur>| {
-            limit.is_none_or(|limit| seen.is_none_or(|seen| seen <= Span::from(limit.get())))
-        };
-        within(self.ttft, slo.ttft) && within(self.pace, slo.inter_token)
-    }
-}
-
-const fn name(failure: &Failure) -> &'static str {
-    match failure {
-        Failure::UnknownModel(_) => "unknown-model",
-        Failure::Overloaded(_) => "overloaded",
-        Failure::Unavailable(_) => "unavailable",
-        Failure::Invalid(_) => "invalid",
-        Failure::WorkerLost(_) => "worker-lost",
-        Failure::Engine(_) => "engine",
-        Failure::Hopeless(_) => "hopeless",
-        Failure::Deadline => "deadline",
-        Failure::Cancelled => "client-left",
     }
 }

@@ -23,7 +23,7 @@ impl Trace {
     /// The hash so far.
     #[must_use]
     pub const fn hash(&self) -> u64 {
-        self.hash
+        mix64(self.hash)
     }
 
     /// Events so far.
@@ -77,9 +77,8 @@ impl Trace {
             Event::StepDone(worker, outcome) => {
                 self.worker(worker);
                 self.all([3, outcome.step, outcome.took.0, outcome.drawn.len() as u64]);
-                for drawn in &outcome.drawn {
-                    self.seq(drawn.token.into(), drawn.seq);
-                }
+                // Whose they are and where they stand is recorded where they are told.
+                outcome.drawn.iter().for_each(|drawn| self.add(drawn.token.into()));
             }
             Event::Arrive(arrival, _) => self.request(4, arrival.spec.id, Attempt(0)),
             Event::Leave(request) => self.request(5, *request, Attempt(0)),
@@ -262,7 +261,9 @@ impl Trace {
     }
 
     fn add(&mut self, word: u64) {
-        self.hash = mix64(self.hash.rotate_left(5) ^ word.wrapping_add(0x9e37_79b9_7f4a_7c15));
+        // Multiply and rotate, once a word: there are some twenty words an event.
+        let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.hash = (self.hash.rotate_left(23) ^ word).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     }
 
     fn addr(&mut self, node: Addr) {

@@ -16,7 +16,7 @@ use crate::SimError;
 use crate::event::{Came, ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
 use crate::network::{self, Addr, Network};
 use crate::node::worker::Handoffs;
-use crate::node::{Controller, Gateway, Placed, Worker};
+use crate::node::{Controller, Gateway, History, Placed, Worker, Workers};
 use crate::queue::Queue;
 use crate::report::{Glance, Left, Probe, Report};
 use crate::scenario::{Cluster, Fault, Scenario};
@@ -35,9 +35,9 @@ mod kinds;
 pub struct Run {
     /// Its figures.
     pub report: Report,
-    /// What each request was answered, by choice; complete or not.
+    /// What each request was answered, by choice; complete or not. Empty where nobody asked for it.
     pub answers: BTreeMap<RequestId, Vec<Vec<Token>>>,
-    /// The placements of each request in turn.
+    /// The placements of each request in turn. Empty where nobody asked for it.
     pub placements: BTreeMap<RequestId, Vec<Placed>>,
     /// Tokens that each worker that lived to the end has computed in prefill.
     pub prefilled: BTreeMap<WorkerId, u64>,
@@ -61,7 +61,7 @@ pub struct World {
     controller: Controller,
     /// Places for the gateway while that has no controller.
     stand_in: Controller,
-    workers: BTreeMap<WorkerId, Worker>,
+    workers: Workers,
     network: Network,
     /// Those that the scenario lists, and those drawn from its seed.
     faults: Vec<Fault>,
@@ -100,6 +100,7 @@ impl World {
         let mut gateway = Gateway::new(
             SessionConfig { retry_limit: c.retry_limit, backoff: c.retry_backoff.get().into() },
             !c.cluster_policies.is_empty(),
+            scenario.slo,
         );
         if scenario.check_answers && scenario.how_checked() == Checks::Every {
             gateway.check_answers(workload::model(&scenario.workload));
@@ -112,7 +113,7 @@ impl World {
             controller: controller(scenario).checked(scenario.how_checked()),
             stand_in: Controller::stand_in(&placement_config(c, scenario.seed))
                 .checked(scenario.how_checked()),
-            workers: BTreeMap::new(),
+            workers: Workers::default(),
             network: Network::new(scenario, &kinds.machines(), !faults.is_empty()),
             kinds,
             faults,
@@ -134,6 +135,13 @@ impl World {
         self
     }
 
+    /// The same, with all answers and placements kept until the end.
+    #[must_use]
+    pub fn with_history(mut self) -> Self {
+        self.gateway.keep_history();
+        self
+    }
+
     /// Runs until nothing is left to happen.
     ///
     /// # Errors
@@ -150,7 +158,10 @@ impl World {
             }
             // Nor is one of a transfer.
             if let Event::KvTimer(worker, request, attempt) = &event
-                && !self.process(worker).is_some_and(|w| self.workers[&w].has_transfer((*request, *attempt)))
+                && !self
+                    .process(worker)
+                    .and_then(|w| self.workers.get(&w))
+                    .is_some_and(|w| w.has_transfer((*request, *attempt)))
             {
                 continue;
             }
@@ -172,9 +183,9 @@ impl World {
             self.out.from = network::place(&event).unwrap_or(Addr::Gateway);
             let applied = self.apply(now, event).and_then(|()| self.check());
             applied.map_err(|broken| SimError::broken(broken, now, seed))?;
-            for id in self.gateway.take_ended() {
+            for (id, answer) in self.gateway.take_ended() {
                 if self.clients.is_followed(id) {
-                    for arrival in self.clients.ended(now, id, &self.gateway.answer(id))? {
+                    for arrival in self.clients.ended(now, id, &answer)? {
                         self.queue.push(arrival.at, Event::Arrive(Box::new(arrival), Came::AfterAnother));
                     }
                 }
@@ -185,20 +196,17 @@ impl World {
         if !self.network.is_frozen(Addr::Gateway) {
             self.clients.check_all_came()?;
         }
-        self.workers.values_mut().for_each(Worker::end);
+        self.workers.iter_mut().for_each(Worker::end);
         self.nothing_left().map_err(|broken| SimError::broken(broken, last, seed))?;
         let lost_messages = self.network.lost();
-        let records = self.gateway.into_records();
-        let tokens = |choice: &Vec<(Time, Token)>| choice.iter().map(|&(_, token)| token).collect();
+        let (tally, history) = self.gateway.into_seen();
         let prefilled =
             self.workers.iter().map(|(id, w)| (id.clone(), w.core().load().prefilled_tokens)).collect();
         let mut handoffs = self.handoffs;
-        self.workers.values().for_each(|worker| handoffs.merge(worker.handoffs()));
-        let answers = records.iter().map(|(id, r)| (*id, r.answers.iter().map(tokens).collect())).collect();
+        self.workers.iter().for_each(|(_, worker)| handoffs.merge(worker.handoffs()));
         let report = Report::new(&Left {
             seed,
-            slo: self.scenario.slo,
-            records: &records,
+            tally: &tally,
             drawn_tokens: self.drawn,
             last,
             trace: self.trace,
@@ -207,8 +215,8 @@ impl World {
             checks: self.scenario.how_checked(),
             workers: &self.workers,
         });
-        let roles = self.workers.into_iter().map(|(id, worker)| (id, worker.info().role)).collect();
-        let placements = records.into_iter().map(|(id, record)| (id, record.placements)).collect();
+        let roles = self.workers.iter().map(|(id, worker)| (id.clone(), worker.info().role)).collect();
+        let History { answers, placements } = history.unwrap_or_default();
         Ok(Run { report, answers, placements, prefilled, handoffs, roles, lost_messages })
     }
 
@@ -244,7 +252,7 @@ impl World {
             }
             Event::StandInTick => self.stand_in.tick(now, out),
             Event::Worker(id, message) => self.worker(now, id, message),
-            Event::StepDone(id, outcome) => self.step_done(now, &id, &outcome),
+            Event::StepDone(id, outcome) => self.step_done(now, &id, outcome),
             Event::KvTimer(id, request, attempt) => {
                 let here = self.process(&id);
                 match here.and_then(|here| self.workers.get_mut(&here)) {
@@ -321,7 +329,7 @@ impl World {
 
     /// The present name of the process that has, or had, this one; none where that is over.
     fn process(&self, id: &WorkerId) -> Option<WorkerId> {
-        if self.workers.contains_key(id) {
+        if self.workers.contains(id) {
             return Some(id.clone());
         }
         let here = life(&self.lives, network::index_of(id));
@@ -329,7 +337,7 @@ impl World {
     }
 
     /// The engine of a worker has run a step, for the process that began it.
-    fn step_done(&mut self, now: Time, id: &WorkerId, outcome: &StepOutcome) -> Result<(), Broken> {
+    fn step_done(&mut self, now: Time, id: &WorkerId, outcome: Box<StepOutcome>) -> Result<(), Broken> {
         let Some(id) = self.process(id) else { return Ok(()) };
         let Some(worker) = self.workers.get_mut(&id) else { return Ok(()) };
         self.drawn += outcome.drawn.len() as u64;
@@ -343,16 +351,13 @@ impl World {
     }
 
     fn start(&mut self, index: u32) {
-        if self.workers.contains_key(&life(&self.lives, index)) {
+        if self.workers.contains(&life(&self.lives, index)) {
             return;
         }
         self.lives[index as usize] += 1;
         let again = self.lives[index as usize] > 1;
         let id = life(&self.lives, index);
-        self.workers.insert(
-            id.clone(),
-            Worker::new(self.kinds.worker(index, id)).checked(self.scenario.how_checked()),
-        );
+        self.workers.insert(Worker::new(self.kinds.worker(index, id)).checked(self.scenario.how_checked()));
         match again {
             // It says what it offers over each link that it has.
             true => self.started(Addr::Worker(index)),

@@ -64,6 +64,7 @@ impl Batch {
             for fork in forks {
                 self.fork(&fork);
             }
+            self.spare.landed(flight.slices);
         }
         self.take_effects(effects);
     }

@@ -18,13 +18,25 @@ const SPARE_TOKENS: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     slices: Vec<Slice>,
-    /// Empty.
+    /// The slices of the last plan, to be written over: mostly the next one has the same sequences in the same order.
     plan: Vec<Slice>,
+    /// Empty.
+    flight: Vec<FlightSlice>,
+}
+
+impl Spare {
+    /// Takes back what a step that has come back had in flight.
+    pub(super) fn landed(&mut self, mut flight: Vec<FlightSlice>) {
+        flight.clear();
+        self.flight = flight;
+    }
 }
 
 /// A step as it is put together.
 pub(super) struct Draft {
     pub(super) plan: StepPlan,
+    /// Of the plan's slices so many are of this step; those behind them are of an earlier one.
+    used: usize,
     flight: Vec<FlightSlice>,
     /// Tokens that may be added.
     pub(super) budget: u32,
@@ -46,7 +58,8 @@ impl Batch {
         let step = self.steps + 1;
         let mut draft = Draft {
             plan: StepPlan { step, slices: std::mem::take(&mut self.spare.plan), ..StepPlan::default() },
-            flight: Vec::with_capacity(self.running.len() + 1),
+            used: 0,
+            flight: std::mem::take(&mut self.spare.flight),
             budget: self.config.max_batch_tokens,
             under_way: BTreeSet::new(),
         };
@@ -56,8 +69,11 @@ impl Batch {
         }
         self.plan_prefills(&mut draft);
         self.admit(now, &mut draft);
+        let left = draft.plan.slices.drain(draft.used..);
+        let few = (self.config.max_running as usize).saturating_sub(self.spare.slices.len());
+        self.spare.slices.extend(left.take(few));
         if draft.plan.slices.is_empty() {
-            self.spare.plan = draft.plan.slices;
+            (self.spare.plan, self.spare.flight) = (draft.plan.slices, draft.flight);
             return None;
         }
         self.steps = step;
@@ -68,9 +84,9 @@ impl Batch {
     /// Takes back a plan that has been run, for its memory: the next one is put together in it. Nobody has to.
     pub fn reuse(&mut self, plan: StepPlan) {
         let StepPlan { mut slices, .. } = plan;
-        let few = (self.config.max_running as usize).saturating_sub(self.spare.slices.len());
-        let short = slices.drain(..).filter(|slice| slice.tokens.capacity() <= SPARE_TOKENS);
-        self.spare.slices.extend(short.take(few));
+        for slice in slices.iter_mut().filter(|slice| slice.tokens.capacity() > SPARE_TOKENS) {
+            slice.tokens = Vec::new();
+        }
         self.spare.plan = slices;
     }
 
@@ -147,7 +163,6 @@ impl Batch {
     }
 
     fn add_slice(&mut self, key: Key, tokens: u32, draft: &mut Draft) {
-        let spare = self.spare.slices.pop();
         let seq = &self.seqs[key];
         let request = &self.requests[seq.request];
         let choice =
@@ -155,37 +170,55 @@ impl Batch {
         let (start, end) = (seq.computed, seq.computed + tokens);
         let last = end == seq.len();
         let seq_key = request.seq_key(choice);
-        let mut slice = spare.unwrap_or_else(|| Slice {
-            seq: seq_key,
-            tokens: Vec::new(),
-            start,
-            block_table: Vec::new(),
-            draws: Vec::new(),
-            prompt_logprobs: None,
-        });
+        if draft.used == draft.plan.slices.len() {
+            let spare = self.spare.slices.pop();
+            draft.plan.slices.push(spare.unwrap_or_else(|| Slice {
+                seq: seq_key,
+                tokens: Vec::new(),
+                start,
+                block_table: Vec::new(),
+                draws: Vec::new(),
+                prompt_logprobs: None,
+            }));
+        }
+        let slice = &mut draft.plan.slices[draft.used];
+        draft.used += 1;
         (slice.seq, slice.start) = (seq_key, start);
         slice.tokens.clear();
         seq.append_tokens(start, end, &mut slice.tokens);
         slice.block_table.clear();
         slice.block_table.extend_from_slice(&seq.pages);
-        slice.draws.clear();
         match (last, seq.joint) {
-            (false, _) => {}
-            // No token is asked for: the prompt is only scored.
-            (true, true) if seq.len() >= seq.limit => {}
+            // A decode after a decode, mostly of the same sequence.
+            (true, false) => draw_one(&mut slice.draws, seq, &request.spec),
+            // No token is asked for: inside of a prompt, or where it is only scored.
+            (false, _) => slice.draws.clear(),
+            (true, true) if seq.len() >= seq.limit => slice.draws.clear(),
             (true, true) => {
+                slice.draws.clear();
                 slice.draws.extend(request.joint_choices().map(|c| draw(seq, c, &request.spec)));
             }
-            (true, false) => slice.draws.push(draw(seq, seq.choice, &request.spec)),
         }
         let scored = seq.joint && request.spec.prompt_logprobs;
         slice.prompt_logprobs =
             if scored { targets(seq, start, end, request.reported, &request.spec) } else { None };
-        draft.plan.slices.push(slice);
         let prefill = seq.prefilling;
         draft.flight.push(FlightSlice { seq: key, key: seq_key, tokens, prefill, last });
         draft.budget = draft.budget.saturating_sub(tokens);
     }
+}
+
+/// Has a slice draw the next token of a choice's own sequence, as [`draw`] says.
+fn draw_one(draws: &mut Vec<Draw>, seq: &Seq, spec: &RequestSpec) {
+    if let [known] = &mut draws[..]
+        && Arc::ptr_eq(&known.sampling, &spec.sampling)
+        && !spec.sampling.needs_history()
+    {
+        (known.choice, known.position) = (seq.choice, seq.len());
+        return;
+    }
+    draws.clear();
+    draws.push(draw(seq, seq.choice, spec));
 }
 
 fn draw(seq: &Seq, choice: u32, spec: &RequestSpec) -> Draw {

@@ -34,12 +34,23 @@ impl Batch {
         let others = self.paused.values().chain(self.stalled.values());
         work += others.map(|k| self.work(&self.seqs[*k])).sum::<u64>();
         BatchLoad {
+            queued_prefill_tokens: self.waiting_tokens + prefill,
+            outstanding_tokens: self.waiting_work + work,
+            ..self.levels()
+        }
+    }
+
+    /// As [`Batch::load`] without the work that is left, for which each sequence has to be looked at: its two figures are
+    /// 0. O(1).
+    #[must_use]
+    pub fn levels(&self) -> BatchLoad {
+        BatchLoad {
             requests: self.requests(),
             running: self.running.len() as u32,
             waiting: (self.resuming.len() + self.fresh.len() + self.expected.len()) as u32,
             paused: (self.paused.len() + self.stalled.len()) as u32,
-            queued_prefill_tokens: self.waiting_tokens + prefill,
-            outstanding_tokens: self.waiting_work + work,
+            queued_prefill_tokens: 0,
+            outstanding_tokens: 0,
             pages_used: self.pages_used(),
             pages_cached: self.table.idle(),
             pages_total: self.table.total(),

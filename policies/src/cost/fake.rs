@@ -8,6 +8,7 @@
 use crate::request::{Logprobs, Sampling, Token};
 use crate::rng;
 use crate::step::{Draw, Drawn, PromptLogprobs, Slice, StepOutcome, StepPlan};
+use crate::time::Span;
 
 /// Symbols that answers are made of, each as often as it is drawn: about one space in six, letters by their frequency
 /// in English. The token of a symbol is its byte.
@@ -25,7 +26,9 @@ const UNWRITTEN: u64 = 0;
 /// Hash of a sequence that goes on with `token`. Never the content of an unwritten slot.
 #[must_use]
 pub const fn roll(hash: u64, token: Token) -> u64 {
-    rng::bits(hash, 0, token as u64) | 1
+    // Knuth's MMIX multiplier. Each token waits for the one before, and a prompt has thousands: what is drawn is mixed
+    // once more, so that one multiplication a token does here.
+    (hash ^ token as u64).wrapping_mul(0x5851_f42d_4c95_7f2d).rotate_left(29) | 1
 }
 
 /// Hash of a whole sequence.
@@ -134,21 +137,34 @@ impl FakePages {
     /// # Errors
     /// A copy from or to a page that does not exist.
     pub fn step(&mut self, plan: &StepPlan) -> Result<StepOutcome, String> {
+        let mut outcome = StepOutcome::default();
+        self.step_into(plan, &mut outcome)?;
+        Ok(outcome)
+    }
+
+    /// As [`FakePages::step`], into an outcome that there is already, for its memory.
+    ///
+    /// # Errors
+    /// As [`FakePages::step`].
+    pub fn step_into(&mut self, plan: &StepPlan, outcome: &mut StepOutcome) -> Result<(), String> {
+        outcome.drawn.clear();
+        outcome.prompt_logprobs.clear();
+        outcome.failed.clear();
+        (outcome.step, outcome.took) = (plan.step, Span::ZERO);
         for copy in &plan.copies {
             let missing = || format!("copy of page {} to {}: no such page", copy.from, copy.to);
             let content = self.page(copy.from.index()).ok_or_else(missing)?.to_vec();
             self.page_mut(copy.to.index()).ok_or_else(missing)?.copy_from_slice(&content);
         }
-        let mut outcome = StepOutcome { step: plan.step, ..StepOutcome::default() };
-        outcome.drawn.reserve_exact(plan.slices.iter().map(|slice| slice.draws.len()).sum());
+        outcome.drawn.reserve(plan.slices.iter().map(|slice| slice.draws.len()).sum());
         let mut hashes = Vec::new();
         for slice in &plan.slices {
             match self.slice(slice, &mut hashes) {
-                Ok(last) => self.report(slice, last, &hashes, &mut outcome),
+                Ok(last) => self.report(slice, last, &hashes, outcome),
                 Err(reason) => outcome.failed.push((slice.seq, reason)),
             }
         }
-        Ok(outcome)
+        Ok(())
     }
 
     /// Computes and stores the hashes of a slice, and gives the last one. `hashes` has all of them where the slice reports

@@ -149,8 +149,9 @@ impl Directory {
             return Feed::Gap { expected };
         }
         life.last = seq;
+        let mut held = life.held;
         for event in events {
-            self.apply(worker, event);
+            held = self.apply(worker, held, event);
         }
         Feed::Applied
     }
@@ -316,8 +317,8 @@ impl Directory {
         }
     }
 
-    fn apply(&mut self, worker: &WorkerId, event: &KvEvent) {
-        let Some(held) = self.life(worker).map(|l| l.held) else { return };
+    /// A worker with the set `held` tells this; the set that it has from then on.
+    fn apply(&mut self, worker: &WorkerId, held: Slot, event: &KvEvent) -> Slot {
         match event {
             KvEvent::Stored { pages, .. } => self.add(held, pages),
             KvEvent::Removed { pages } => {
@@ -330,8 +331,10 @@ impl Directory {
                     life.held = empty;
                 }
                 self.give_back(Some(held));
+                return empty;
             }
         }
+        held
     }
 
     fn add(&mut self, to: Slot, pages: &[PageHash]) {

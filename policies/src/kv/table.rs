@@ -78,7 +78,7 @@ impl PageTable {
             tokens: vec![0; pages as usize * page_tokens as usize],
             page_tokens: page_tokens as usize,
             free: (0..pages).rev().map(PageId).collect(),
-            index: Index::default(),
+            index: Index::new(pages),
             oldest: NONE,
             newest: NONE,
             idle: 0,
@@ -99,7 +99,8 @@ impl PageTable {
 
     /// All pages that can be found, in order of their hashes.
     pub fn findable(&self) -> impl ExactSizeIterator<Item = PageHash> + '_ {
-        let mut hashes: Vec<PageHash> = self.index.keys().copied().collect();
+        let cached = self.pages.iter().filter_map(|page| page.cached);
+        let mut hashes: Vec<PageHash> = cached.map(|cached| cached.hash).collect();
         hashes.sort_unstable();
         hashes.into_iter()
     }
@@ -144,7 +145,7 @@ impl PageTable {
     /// parent are compared, not only the hash.
     #[must_use]
     pub fn find(&self, hash: &PageHash, parent: Option<PageId>, tokens: &[Token]) -> Option<PageId> {
-        let page = *self.index.get(hash)?;
+        let page = self.named(hash)?;
         let cached = self.pages[page.index()].cached?;
         (cached.parent == parent && self.tokens_of(page) == tokens).then_some(page)
     }
@@ -223,10 +224,10 @@ impl PageTable {
         {
             return Published::Private;
         }
-        if self.index.contains_key(&hash) {
+        if self.named(&hash).is_some() {
             return self.find(&hash, parent, tokens).map_or(Published::Private, Published::Duplicate);
         }
-        self.index.insert(hash, page);
+        self.index.insert(&hash, page);
         self.pages[page.index()].cached = Some(Cached { hash, parent, children: 0 });
         let at = page.index() * self.page_tokens;
         self.tokens[at..at + self.page_tokens].copy_from_slice(tokens);
@@ -236,6 +237,12 @@ impl PageTable {
         let before = parent.and_then(|p| self.pages[p.index()].cached).map(|c| c.hash);
         self.recorder.stored(hash, before, tokens);
         Published::Now
+    }
+
+    /// The cached page with this hash, whatever it holds.
+    fn named(&self, hash: &PageHash) -> Option<PageId> {
+        let is = |page: PageId| self.pages[page.index()].cached.is_some_and(|cached| cached.hash == *hash);
+        self.index.find(hash, is)
     }
 
     fn tokens_of(&self, page: PageId) -> &[Token] {
@@ -258,7 +265,7 @@ impl PageTable {
                 && cached.children == 0
             {
                 self.unlink(page);
-                self.index.remove(&cached.hash);
+                self.index.remove(&cached.hash, page);
                 self.recorder.removed(cached.hash);
                 self.pages[page.index()].cached = None;
                 if let Some(parent) = cached.parent {
@@ -314,7 +321,7 @@ impl PageTable {
             let Some(cached) = page.cached else { continue };
             idle += u32::from(page.holders == 0);
             ensure_invariant!(
-                self.index.get(&cached.hash) == Some(&PageId(i as u32)),
+                self.named(&cached.hash) == Some(PageId(i as u32)),
                 "page_index",
                 "cached page {i} is not found under its hash"
             );

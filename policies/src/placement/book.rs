@@ -210,7 +210,7 @@ impl Placement {
             }
         }
         let mut former: Option<&WorkerId> = None;
-        for (worker, row) in &self.workers {
+        for (worker, row) in self.workers.iter() {
             let sum = sums.get(worker).copied().unwrap_or_default();
             let counts =
                 (row.booked, row.booked_tokens, row.fresh_prefill, row.taken_prefill, row.booked_context);
@@ -233,6 +233,12 @@ impl Placement {
             );
             former = Some(worker);
         }
+        ensure_invariant!(
+            self.workers.is_consistent(),
+            "placement_finds_workers",
+            "of {} workers not all are where they are looked for",
+            self.workers.len()
+        );
         self.check_counts()?;
         let asked: BTreeSet<_> = self.pending.values().map(Consultation::key).collect();
         let waits = self.queue.iter().map(Waiting::key);

@@ -112,19 +112,20 @@ impl Placement {
                 return None;
             }
         };
-        if free.rows.is_empty() {
+        if free.places.is_empty() {
             return Some(waiting);
         }
         if !self.policies.are_any() {
-            let chosen = self.choose(now, &waiting.request, &free.names(), free.only, None);
+            let chosen = self.choose(now, &waiting.request, &free.places, free.only, None);
             self.book(now, &waiting.request, chosen, fx);
             return None;
         }
         // Each request that is being asked about, and could go where this one could, will take a place: there has to be
         // one more for this. Those for other models are looked at only where there are many.
+        let rows: Vec<&Row> = free.places.iter().map(|place| &self.workers.at(*place).1).collect();
         let places = |r: &&Row| u64::from(r.info.max_requests.saturating_sub(r.requests()));
-        let places = free.rows.iter().map(places).sum::<u64>();
-        let competes = |c: &&Consultation| free.rows.iter().any(|r| c.row(&r.info.id).is_some());
+        let places = rows.iter().map(places).sum::<u64>();
+        let competes = |c: &&Consultation| rows.iter().any(|r| c.row(&r.info.id).is_some());
         if places <= self.pending.len() as u64
             && places <= self.pending.values().filter(competes).count() as u64
         {
@@ -135,7 +136,7 @@ impl Placement {
         let able: Vec<&Row> = prefill.into_iter().filter(|r| r.may_prefill(&waiting.request)).collect();
         let query = PolicyQuery {
             request: Arc::clone(&waiting.request),
-            rows: self.rows(&waiting, &free.rows).into(),
+            rows: self.rows(&waiting, &rows).into(),
             prefill: if able.is_empty() { Arc::default() } else { self.rows(&waiting, &able).into() },
             prefill_known: known,
         };
@@ -270,7 +271,7 @@ impl Placement {
     /// then it waits again, ahead of those that came after it.
     fn conclude(&mut self, now: Time, consultation: Consultation, fx: &mut Vec<PlacementEffect>) {
         let (free, only) = match self.free(&consultation.waiting.request) {
-            Ok(free) => (free.names(), free.only),
+            Ok(free) => (free.places, free.only),
             Err(Rejection::NoWorker(_)) => (Vec::new(), false),
             Err(reason) => {
                 let (request, attempt) = consultation.key();

@@ -1,11 +1,10 @@
 //! Prompts that one worker computes for another: who does it, and what is booked for that.
 
-use std::collections::BTreeMap;
-
 use config::WorkerRole;
 use config::ids::{Attempt, ModelId, RequestId, WorkerId};
 
 use super::route::Route;
+use super::rows::Rows;
 use super::{Booking, PlaceRequest, Placement, PlacementEffect, Row, WorkerInfo};
 use crate::policy::{Prompt, Verdict};
 use crate::time::Time;
@@ -123,7 +122,7 @@ impl Placement {
 
 impl Handoff {
     /// Counts it at its worker.
-    pub(super) fn begin(&self, workers: &mut BTreeMap<WorkerId, Row>, choice: u64) {
+    pub(super) fn begin(&self, workers: &mut Rows, choice: u64) {
         if let Some(row) = workers.get_mut(&self.worker) {
             row.handoffs += 1;
             row.handoff_tokens += self.tokens;
@@ -132,7 +131,7 @@ impl Handoff {
     }
 
     /// Takes it off again.
-    pub(super) fn end(&self, workers: &mut BTreeMap<WorkerId, Row>) {
+    pub(super) fn end(&self, workers: &mut Rows) {
         if let Some(row) = workers.get_mut(&self.worker) {
             row.handoffs -= 1;
             row.handoff_tokens -= self.tokens;

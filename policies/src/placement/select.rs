@@ -7,14 +7,15 @@ use config::ids::{ModelId, WorkerId};
 
 use super::consult::Consultation;
 use super::handoff::Prefill;
-use super::{Choice, DEFAULT_MODEL, PlaceRequest, Placement, Rejection, Row};
+use super::{Choice, DEFAULT_MODEL, PlaceRequest, Placement, Rejection, Row, WorkerInfo};
 use crate::policy::{Opinion, PolicyMode, Stage};
 use crate::time::{Span, Time};
 
 /// Workers that could take a request now, by name.
 #[derive(Debug)]
-pub(super) struct Free<'a> {
-    pub(super) rows: Vec<&'a Row>,
+pub(super) struct Free {
+    /// Where they are among all workers.
+    pub(super) places: Vec<u32>,
     /// There is no other that could take it later.
     pub(super) only: bool,
     pub(super) model: ModelId,
@@ -34,9 +35,41 @@ pub(super) struct Chosen {
     pub(super) prefill: Prefill,
 }
 
-impl Free<'_> {
-    pub(super) fn names(&self) -> Vec<WorkerId> {
-        self.rows.iter().map(|r| r.info.id.clone()).collect()
+impl Free {
+    /// Nobody, for now.
+    const fn nobody(model: ModelId) -> Self {
+        Self { places: Vec::new(), only: false, model, whole: false }
+    }
+}
+
+/// What placement goes by of what a worker offers, beside what it has to do: each choice looks at it of all workers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer {
+    max_context: u32,
+    max_requests: u32,
+    role: WorkerRole,
+    changes_role: bool,
+    /// The models that it serves, by their numbers at the controller. The last bit: some have numbers beyond that.
+    models: u64,
+}
+
+impl Offer {
+    /// Models with a bit of their own.
+    const BITS: usize = u64::BITS as usize - 1;
+
+    /// The offer of a worker; `known` are the controller's models, its own among them.
+    pub(super) fn of(info: &WorkerInfo, known: &[ModelId]) -> Self {
+        let bit = |model: &ModelId| {
+            let number = known.iter().position(|k| k == model).unwrap_or(Self::BITS);
+            1_u64 << number.min(Self::BITS)
+        };
+        Self {
+            max_context: info.max_context,
+            max_requests: info.max_requests,
+            role: info.role,
+            changes_role: info.switching_to.is_some(),
+            models: info.models.iter().map(bit).fold(0, |all, bit| all | bit),
+        }
     }
 }
 
@@ -45,46 +78,71 @@ impl Placement {
     ///
     /// # Errors
     /// Nobody can take it, now or later.
-    pub(super) fn free(&self, request: &PlaceRequest) -> Result<Free<'_>, Rejection> {
+    pub(super) fn free(&self, request: &PlaceRequest) -> Result<Free, Rejection> {
         let model = self.resolve(&request.model)?;
-        let staying: Vec<&Row> =
-            self.workers.values().filter(|r| !r.draining && r.info.models.contains(&model)).collect();
-        if staying.is_empty() {
+        let number = self.models.iter().position(|known| *known == model).unwrap_or(Offer::BITS);
+        let stays = |row: &Row| !row.draining && row.serves(&model, number);
+        // Those that change their roles take requests again when they have.
+        let (mut staying, mut serving, mut whole) = (false, false, true);
+        let (mut widest, mut widest_prefill, mut widest_changing) = (0, 0, 0);
+        for row in self.workers.values().filter(|row| stays(row)) {
+            let offer = &row.offer;
+            staying = true;
+            if offer.changes_role {
+                widest_changing = offer.max_context.max(widest_changing);
+                continue;
+            }
+            serving = true;
+            if offer.role == WorkerRole::Prefill {
+                widest_prefill = offer.max_context.max(widest_prefill);
+            } else {
+                whole = false;
+                widest = offer.max_context.max(widest);
+            }
+        }
+        if !staying {
             // A request under way waits for its worker to come back; a new one is told at once.
             return match request.attempt.0 {
                 0 => Err(Rejection::NoWorker(model)),
-                _ => Ok(Free { rows: Vec::new(), only: false, model, whole: false }),
+                _ => Ok(Free::nobody(model)),
             };
         }
-        // Those that change their roles take requests again when they have.
-        let (mut serving, changing): (Vec<&Row>, Vec<&Row>) =
-            staying.into_iter().partition(|r| r.info.switching_to.is_none());
-        let widest = |rows: &[&Row]| rows.iter().map(|r| r.info.max_context).max().unwrap_or(0);
-        let later = request.context_tokens < widest(&changing);
-        if serving.is_empty() && later {
-            return Ok(Free { rows: Vec::new(), only: false, model, whole: false });
+        let later = request.context_tokens < widest_changing;
+        if !serving && later {
+            return Ok(Free::nobody(model));
         }
-        let whole = serving.iter().all(|r| r.info.role == WorkerRole::Prefill);
-        if !whole {
-            serving.retain(|r| r.info.role != WorkerRole::Prefill);
-        }
-        let window = widest(&serving);
+        let window = if whole { widest_prefill } else { widest };
         if request.context_tokens >= window && !later {
-            let window = window.max(widest(&changing));
+            let window = window.max(widest_changing);
             return Err(Rejection::TooLong { tokens: request.context_tokens, window });
         }
-        let fits: Vec<&Row> =
-            serving.into_iter().filter(|r| request.context_tokens < r.info.max_context).collect();
-        let others: Vec<&Row> =
-            fits.iter().filter(|r| !request.avoid.contains(&r.info.id)).copied().collect();
-        let eligible = if others.is_empty() { fits } else { others };
-        let only = eligible.len() == 1;
-        let rows = eligible.into_iter().filter(|r| r.requests() < r.info.max_requests).collect();
-        Ok(Free { rows, only, model, whole })
+        // Those that could take it if they had room, and of them those that are not to be avoided.
+        let (mut fitting, mut others) = (0, 0);
+        let (mut places, mut avoided) = (Vec::with_capacity(self.workers.len()), Vec::new());
+        for ((id, row), place) in self.workers.iter().zip(0..) {
+            let offer = &row.offer;
+            if !stays(row)
+                || offer.changes_role
+                || (!whole && offer.role == WorkerRole::Prefill)
+                || request.context_tokens >= offer.max_context
+            {
+                continue;
+            }
+            fitting += 1;
+            let avoid = request.avoid.contains(id);
+            others += u32::from(!avoid);
+            if row.requests() < offer.max_requests {
+                if avoid { avoided.push(place) } else { places.push(place) }
+            }
+        }
+        if others == 0 {
+            return Ok(Free { places: avoided, only: fitting == 1, model, whole });
+        }
+        Ok(Free { places, only: others == 1, model, whole })
     }
 
     /// The prefill workers that could compute prompts for `free`, which are others.
-    pub(super) fn prefill_workers(&self, free: &Free<'_>) -> Vec<&Row> {
+    pub(super) fn prefill_workers(&self, free: &Free) -> Vec<&Row> {
         let of = |r: &&Row| {
             r.info.role == WorkerRole::Prefill && r.takes_new() && r.info.models.contains(&free.model)
         };
@@ -96,7 +154,7 @@ impl Placement {
         &mut self,
         now: Time,
         request: &PlaceRequest,
-        free: &[WorkerId],
+        free: &[u32],
         only: bool,
         said: Option<&Consultation>,
     ) -> Chosen {
@@ -106,50 +164,53 @@ impl Placement {
             .filter_map(|a| a.opinion().map(|opinion| (opinion, a.weight)))
             .collect();
         // Policies know the workers that were free when they were asked; another is taken only where none of those is.
-        let known = |id: &&WorkerId| said.is_none_or(|c| c.row(id).is_some());
-        let mut heard: Vec<&WorkerId> = free.iter().filter(known).collect();
+        let known = |place: &u32| said.is_none_or(|c| c.row(self.name(*place)).is_some());
+        let mut heard: Vec<u32> = free.iter().copied().filter(known).collect();
         if heard.is_empty() {
-            heard = free.iter().collect();
+            heard = free.to_vec();
         }
-        let excluded = |id: &WorkerId| opinions.iter().any(|(o, _)| o.exclude.contains(id));
-        let mut kept: Vec<&WorkerId> = heard.iter().copied().filter(|id| !excluded(id)).collect();
+        let excluded = |place: &u32| opinions.iter().any(|(o, _)| o.exclude.contains(self.name(*place)));
+        let mut kept: Vec<u32> = heard.iter().copied().filter(|place| !excluded(place)).collect();
         if kept.is_empty() {
             kept.clone_from(&heard);
         }
+        let among = |places: &[u32], id: &WorkerId| {
+            self.workers.place(id).is_some_and(|place| places.contains(&place))
+        };
         let pinned = opinions.iter().filter_map(|(o, _)| o.pin.as_ref()).find(|pin| match pin.hard {
-            true => heard.contains(&&pin.worker),
-            false => kept.contains(&&pin.worker),
+            true => among(&heard, &pin.worker),
+            false => among(&kept, &pin.worker),
         });
+        let pinned = pinned.and_then(|pin| self.workers.place(&pin.worker));
         let mut costs = Vec::new();
         if let Some(said) = said {
-            costs = self::costs(said, &kept, &opinions);
-            self.bring_up_to_date(said, &kept, &opinions, &mut costs);
+            let names: Vec<&WorkerId> = kept.iter().map(|place| self.name(*place)).collect();
+            costs = self::costs(said, &names, &opinions);
+            self.bring_up_to_date(said, &names, &opinions, &mut costs);
         }
-        let (worker, why): (WorkerId, &'static str) = match (&heard[..], pinned) {
-            ([one], _) => ((*one).clone(), if only { "only-worker" } else { "only-free-worker" }),
-            (_, Some(pin)) => (pin.worker.clone(), "pinned"),
-            (_, None) if !costs.is_empty() => (self.cheapest(&kept, &costs).clone(), "least-cost"),
+        let (place, why): (u32, &'static str) = match (&heard[..], pinned) {
+            ([one], _) => (*one, if only { "only-worker" } else { "only-free-worker" }),
+            (_, Some(pin)) => (pin, "pinned"),
+            (_, None) if !costs.is_empty() => (self.cheapest(&kept, &costs), "least-cost"),
             (_, None) => match (&kept[..], self.config.choice) {
                 (many @ [_, _, ..], Choice::PowerOfTwo) => {
                     let first = self.rng.below(many.len() as u64) as usize;
                     let step = 1 + self.rng.below(many.len() as u64 - 1) as usize;
                     let two = [many[first], many[(first + step) % many.len()]];
-                    (self.cheapest(&two, &[]).clone(), "power-of-two")
+                    (self.cheapest(&two, &[]), "power-of-two")
                 }
                 (many, Choice::RoundRobin) => {
-                    let turn = |id: &&WorkerId| self.workers.get(*id).map(|r| r.last_chosen);
-                    let next = many.iter().copied().min_by_key(turn);
-                    (next.unwrap_or(heard[0]).clone(), "round-robin")
+                    let turn = |place: &u32| self.workers.at(*place).1.last_chosen;
+                    (many.iter().copied().min_by_key(turn).unwrap_or(heard[0]), "round-robin")
                 }
                 (many, Choice::Random) => {
                     let at = self.rng.below(many.len() as u64) as usize;
-                    (many[at].clone(), "random")
+                    (many[at], "random")
                 }
-                (_, Choice::LeastLoaded | Choice::PowerOfTwo) => {
-                    (self.cheapest(&kept, &[]).clone(), "least-loaded")
-                }
+                (_, Choice::LeastLoaded | Choice::PowerOfTwo) => (self.cheapest(&kept, &[]), "least-loaded"),
             },
         };
+        let worker = self.name(place).clone();
         let row = said.and_then(|c| c.row(&worker).map(|at| &c.query.rows[at]));
         let hit_tokens = row.map_or(0, |r| r.hit_tokens);
         let (prefill, mut stages) = match said {
@@ -164,7 +225,7 @@ impl Placement {
         if let Prefill::By(handoff, _) = &prefill {
             text.push_str(&format!("; {} computes its prompt", handoff.worker));
         }
-        let cost = kept.iter().position(|id| **id == worker).and_then(|at| costs.get(at));
+        let cost = kept.iter().position(|at| *at == place).and_then(|at| costs.get(at));
         let mut numbers =
             vec![("free".into(), free.len() as f64), ("excluded".into(), (heard.len() - kept.len()) as f64)];
         numbers.extend(cost.map(|cost| ("cost".into(), *cost)));
@@ -221,25 +282,23 @@ impl Placement {
         let weight: f64 =
             opinions.iter().filter(|(o, _)| !o.costs.is_empty()).map(|(_, weight)| weight).sum();
         for (cost, id) in costs.iter_mut().zip(ids) {
-            let (Some(at), Some(row)) = (said.row(id), self.workers.get(*id)) else { continue };
+            let (Some(at), Some(row)) = (said.row(id), self.workers.get(id)) else { continue };
             *cost += weight * (row.work() as f64 - said.query.rows[at].work_tokens as f64);
         }
     }
 
     /// The one with the lowest cost, of those the one with the least work, of those the one that was chosen longest ago;
     /// never the first by name. Without costs, all cost the same.
-    fn cheapest<'a>(&self, ids: &[&'a WorkerId], costs: &[f64]) -> &'a WorkerId {
+    fn cheapest(&self, places: &[u32], costs: &[f64]) -> u32 {
         let costs = costs.iter().copied().chain(std::iter::repeat(0.0));
-        // Mostly they come by name, as the rows do: then one pass over both finds all.
-        let mut rows = self.workers.iter();
-        let mut row = |id: &WorkerId| {
-            let ahead = rows.find(|(name, _)| *name == id).map(|(_, row)| row);
-            ahead.or_else(|| self.workers.get(id))
-        };
-        let mut load = |id: &WorkerId| row(id).map_or((0, 0), |r| (r.work(), r.last_chosen));
-        let keyed = ids.iter().zip(costs).map(|(id, cost)| (*id, cost, load(id)));
+        let load = |row: &Row| (row.work(), row.last_chosen);
+        let keyed = places.iter().zip(costs).map(|(at, cost)| (*at, cost, load(&self.workers.at(*at).1)));
         let least = keyed.min_by(|a, b| a.1.total_cmp(&b.1).then(a.2.cmp(&b.2)));
         least.expect("the caller has at least one").0
+    }
+
+    fn name(&self, place: u32) -> &WorkerId {
+        &self.workers.at(place).0
     }
 
     /// Whether a worker offers `model` now.
@@ -249,8 +308,8 @@ impl Placement {
 
     /// The model that a name stands for.
     pub(super) fn resolve(&self, name: &ModelId) -> Result<ModelId, Rejection> {
-        if self.models.contains(name) {
-            return Ok(name.clone());
+        if let Some(known) = self.models.iter().find(|known| *known == name) {
+            return Ok(known.clone());
         }
         if name.as_str() != DEFAULT_MODEL {
             return Err(Rejection::UnknownModel(name.clone()));
@@ -296,6 +355,14 @@ impl Stage {
 }
 
 impl Row {
+    /// Whether it serves a model, which has this number at the controller.
+    fn serves(&self, model: &ModelId, number: usize) -> bool {
+        match number < Offer::BITS {
+            true => self.offer.models & (1 << number) != 0,
+            false => self.info.models.contains(model),
+        }
+    }
+
     /// Whether it is given anything new.
     pub(super) fn takes_new(&self) -> bool {
         !self.draining && self.info.switching_to.is_none()

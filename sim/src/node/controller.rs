@@ -52,11 +52,11 @@ impl Controller {
     pub fn handle(&mut self, now: Time, message: ControllerMsg, out: &mut Outbox) -> Result<(), Broken> {
         let mut fx = Vec::new();
         match message {
-            ControllerMsg::Joined(info) => self.core.worker_joined(now, info, &mut fx),
+            ControllerMsg::Joined(info) => self.core.worker_joined(now, *info, &mut fx),
             ControllerMsg::Left(worker) => self.core.worker_left(now, &worker, &mut fx),
             ControllerMsg::Load(worker, load) => self.core.worker_load(now, &worker, load, &mut fx),
-            ControllerMsg::Place(request) if self.stand_in => self.core.place(now, request, &mut fx),
-            ControllerMsg::Place(request) => self.core.place_elsewhere(now, request, &mut fx),
+            ControllerMsg::Place(request) if self.stand_in => self.core.place(now, *request, &mut fx),
+            ControllerMsg::Place(request) => self.core.place_elsewhere(now, *request, &mut fx),
             ControllerMsg::Release(request, attempt) => self.core.release(now, request, attempt, &mut fx),
             ControllerMsg::Accepted(request, attempt) => self.core.accepted(now, request, attempt),
             ControllerMsg::Prefilled(request, attempt) => self.core.prefilled(now, request, attempt, &mut fx),

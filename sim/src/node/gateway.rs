@@ -1,6 +1,6 @@
 //! The gateway: a [`policies::session`] for each live request, and what clients saw of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use config::ids::{RequestId, WorkerId};
@@ -17,53 +17,35 @@ use policies::time::{Span, Time};
 use super::places::Places;
 use crate::checks::Truth;
 use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
+use crate::report::tally::{Outcome, Seen, Tally};
+use crate::scenario::Slo;
 
-/// How a request ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// All choices ended.
-    Finished,
-    /// It failed.
-    Failed(Failure),
-}
+mod live;
+
+use live::{Live, LiveRequests};
 
 /// Where a request was placed, and what policies said of it.
 pub type Placed = (WorkerId, Arc<[Stage]>);
 
-/// What a client saw of its request.
-#[derive(Clone, Debug)]
-pub struct Record {
-    /// When it came.
-    pub arrived: Time,
-    /// Tokens of its prompt.
-    pub prompt_tokens: u32,
-    /// Tokens of the prompt that the first worker to answer had in its cache; none before the first token.
-    pub cached_tokens: Option<u32>,
-    /// The answer, by choice, with the time of each token.
-    pub answers: Vec<Vec<(Time, Token)>>,
-    /// Each of its placements in turn.
-    pub placements: Vec<Placed>,
-    /// Placements after the first.
-    pub retries: u32,
-    /// Times that a choice was preempted.
-    pub preemptions: u32,
-    /// How it ended and when; none while it runs.
-    pub end: Option<(Time, Outcome)>,
+/// Every answer and every placement, for whoever looks at them when the run has ended.
+#[derive(Debug, Default)]
+pub struct History {
+    /// What each request was answered, by choice; complete or not.
+    pub answers: BTreeMap<RequestId, Vec<Vec<Token>>>,
+    /// The placements of each request in turn.
+    pub placements: BTreeMap<RequestId, Vec<Placed>>,
 }
 
-impl Record {
-    /// Of a request that has just come.
-    fn new(now: Time, spec: &RequestSpec) -> Self {
-        Self {
-            arrived: now,
-            prompt_tokens: spec.prompt.len() as u32,
-            cached_tokens: None,
-            answers: vec![Vec::new(); spec.choices()],
-            placements: Vec::new(),
-            retries: 0,
-            preemptions: 0,
-            end: None,
-        }
+impl History {
+    fn begins(&mut self, spec: &RequestSpec) {
+        self.answers.insert(spec.id, vec![Vec::new(); spec.choices()]);
+        self.placements.insert(spec.id, Vec::new());
+    }
+
+    fn ends(&mut self, session: &Session) {
+        let choices = 0..session.spec().choices() as u32;
+        let answers = choices.map(|choice| session.tokens(choice).to_vec()).collect();
+        self.answers.insert(session.spec().id, answers);
     }
 }
 
@@ -73,12 +55,12 @@ pub struct Gateway {
     config: SessionConfig,
     /// Tell the controller what workers have taken; without policies it makes no difference there.
     tells_accepted: bool,
-    sessions: BTreeMap<RequestId, Session>,
-    records: BTreeMap<RequestId, Record>,
-    /// Live requests whose clients read nothing yet.
-    stalled: BTreeSet<RequestId>,
-    /// Requests that have ended since somebody asked.
-    ended: Vec<RequestId>,
+    live: LiveRequests,
+    /// What clients saw of all requests that have ended.
+    tally: Tally,
+    history: Option<History>,
+    /// Requests that have ended since somebody asked, with the answers of their first choices.
+    ended: Vec<(RequestId, Vec<Token>)>,
     /// Effects of the call under way; empty between two.
     fx: Vec<SessionEffect>,
     places: Places,
@@ -89,18 +71,23 @@ pub struct Gateway {
 impl Gateway {
     /// A gateway without requests.
     #[must_use]
-    pub const fn new(config: SessionConfig, tells_accepted: bool) -> Self {
+    pub fn new(config: SessionConfig, tells_accepted: bool, slo: Slo) -> Self {
         Self {
             config,
             tells_accepted,
-            sessions: BTreeMap::new(),
-            records: BTreeMap::new(),
-            stalled: BTreeSet::new(),
+            live: LiveRequests::new(),
+            tally: Tally::new(slo),
+            history: None,
             ended: Vec::new(),
             fx: Vec::new(),
             places: Places::new(),
             truth: None,
         }
+    }
+
+    /// From now on every answer and every placement is kept.
+    pub fn keep_history(&mut self) {
+        self.history = Some(History::default());
     }
 
     /// From now on each token is held against what this model says.
@@ -124,15 +111,16 @@ impl Gateway {
         if let Some(hint) = prop_millis(&spec.props, deadline::PROP).filter(|hint| *hint > Span::ZERO) {
             spec.deadline = spec.deadline.min(now + hint);
         }
-        if !reads {
-            self.stalled.insert(id);
+        let seen = Seen::new(now, &spec);
+        if let Some(history) = &mut self.history {
+            history.begins(&spec);
         }
-        self.records.insert(id, Record::new(now, &spec));
         if let Some(truth) = &mut self.truth {
             truth.begins(&spec);
         }
         out.after(spec.deadline.since(now), Event::Timer(id));
-        self.sessions.insert(id, Session::new(spec, self.config));
+        let session = Session::new(spec, self.config);
+        self.live.insert(id, Live { session, seen, stalled: !reads });
         self.with(now, id, out, |session, fx| session.start(now, fx))
     }
 
@@ -149,7 +137,9 @@ impl Gateway {
     /// # Errors
     /// As [`Gateway::arrive`].
     pub fn read(&mut self, now: Time, id: RequestId, out: &mut Outbox) -> Result<(), Broken> {
-        self.stalled.remove(&id);
+        if let Some(live) = self.live.get_mut(id) {
+            live.stalled = false;
+        }
         self.with(now, id, out, |session, fx| {
             for choice in 0..session.spec().choices() as u32 {
                 session.consumed(now, choice, session.tokens(choice).len() as u32, fx);
@@ -172,8 +162,8 @@ impl Gateway {
     pub fn handle(&mut self, now: Time, message: GatewayMsg, out: &mut Outbox) -> Result<(), Broken> {
         match message {
             GatewayMsg::Placement(PlacementEffect::Placed { request, attempt, plan }) => {
-                if let Some(record) = self.records.get_mut(&request) {
-                    record.placements.push((plan.worker.clone(), Arc::clone(&plan.stages)));
+                if let Some(placements) = self.history.as_mut().and_then(|h| h.placements.get_mut(&request)) {
+                    placements.push((plan.worker.clone(), Arc::clone(&plan.stages)));
                 }
                 self.with(now, request, out, |s, fx| s.placed(now, attempt, plan, fx))
             }
@@ -229,6 +219,10 @@ impl Gateway {
                 self.with(now, request, out, |s, fx| s.refused(now, attempt, refusal, fx))
             }
             GatewayMsg::Produced(effects) => {
+                self.live.fetch(effects.iter().filter_map(|effect| match effect {
+                    BatchEffect::Token(event) => Some(event.seq.request),
+                    _ => None,
+                }));
                 effects.into_iter().try_for_each(|effect| self.produced(now, effect, out))
             }
         }
@@ -251,10 +245,8 @@ impl Gateway {
             BatchEffect::Late { request, attempt, reason } => {
                 self.with(now, request, out, |s, fx| s.late_at_worker(attempt, reason, fx))
             }
-            BatchEffect::Preempted { seq, .. } => {
-                if let Some(record) = self.records.get_mut(&seq.request) {
-                    record.preemptions += 1;
-                }
+            BatchEffect::Preempted { .. } => {
+                self.tally.preempted();
                 Ok(())
             }
         }
@@ -267,32 +259,41 @@ impl Gateway {
         out: &mut Outbox,
         call: impl Fn(&mut Session, &mut Vec<SessionEffect>),
     ) -> Result<(), Broken> {
-        let live: Vec<RequestId> = self.sessions.keys().copied().collect();
+        let live: Vec<RequestId> = self.live.ids().collect();
         live.into_iter().try_for_each(|id| self.with(now, id, out, &call))
     }
 
     /// The gateway dies, and all requests with it.
     pub fn crash(&mut self, now: Time) {
-        let failure = || Failure::Unavailable("the gateway died".into());
-        for id in std::mem::take(&mut self.sessions).into_keys() {
-            if let Some(record) = self.records.get_mut(&id) {
-                record.end = Some((now, Outcome::Failed(failure())));
-            }
-            if let Some(truth) = &mut self.truth {
-                truth.ends(id);
-            }
-            self.ended.push(id);
+        let live: Vec<RequestId> = self.live.ids().collect();
+        for id in live {
+            self.end(now, id, &Outcome::Failed(Failure::Unavailable("the gateway died".into())));
         }
-        self.stalled.clear();
         self.places = Places::new();
     }
 
     /// A request arrives while the gateway is dead.
     pub fn refuse(&mut self, now: Time, spec: &RequestSpec) {
-        let failure = Failure::Unavailable("the gateway is dead".into());
-        let end = Some((now, Outcome::Failed(failure)));
-        self.records.insert(spec.id, Record { end, ..Record::new(now, spec) });
-        self.ended.push(spec.id);
+        let outcome = Outcome::Failed(Failure::Unavailable("the gateway is dead".into()));
+        self.tally.ended(&Seen::new(now, spec), 0, Some((now, &outcome)));
+        if let Some(history) = &mut self.history {
+            history.begins(spec);
+        }
+        self.ended.push((spec.id, Vec::new()));
+    }
+
+    /// A request is over.
+    fn end(&mut self, now: Time, id: RequestId, outcome: &Outcome) {
+        let Some(Live { session, seen, .. }) = self.live.remove(id) else { return };
+        self.tally.ended(&seen, session.retries(), Some((now, outcome)));
+        if let Some(history) = &mut self.history {
+            history.ends(&session);
+        }
+        if let Some(truth) = &mut self.truth {
+            truth.ends(id);
+        }
+        self.places.forget(id);
+        self.ended.push((id, session.tokens(0).to_vec()));
     }
 
     /// Calls a session, if it is still there, and carries out what it wants.
@@ -303,13 +304,11 @@ impl Gateway {
         out: &mut Outbox,
         call: impl FnOnce(&mut Session, &mut Vec<SessionEffect>),
     ) -> Result<(), Broken> {
-        let (Some(session), Some(record)) = (self.sessions.get_mut(&id), self.records.get_mut(&id)) else {
-            return Ok(());
-        };
-        let fx = &mut self.fx;
+        let Some(Live { session, seen, stalled }) = self.live.get_mut(id) else { return Ok(()) };
+        let (fx, mut outcome) = (&mut self.fx, None);
         let due = session.next_deadline();
         call(session, fx);
-        if !self.stalled.contains(&id) {
+        if !*stalled {
             for effect in 0..fx.len() {
                 if let SessionEffect::Deliver(TokenEvent { seq, index, .. }) = &fx[effect] {
                     let (choice, total) = (seq.choice, index + 1);
@@ -325,7 +324,6 @@ impl Gateway {
         {
             out.after(next.since(now), Event::Timer(id));
         }
-        record.retries = session.retries();
         for effect in fx.drain(..) {
             match effect {
                 SessionEffect::Place(request) => self.places.ask(request, out),
@@ -349,8 +347,7 @@ impl Gateway {
                     if let Some(truth) = &mut self.truth {
                         truth.tells(session.spec(), &event)?;
                     }
-                    record.cached_tokens.get_or_insert(event.cached_tokens);
-                    record.answers[event.seq.choice as usize].push((now, event.token));
+                    self.tally.token(now, seen, &event);
                 }
                 SessionEffect::DeliverPrompt { .. } => {}
                 // Nobody asks for a migration here.
@@ -358,18 +355,12 @@ impl Gateway {
                 | SessionEffect::Unchoose { .. }
                 | SessionEffect::Fetch { .. }
                 | SessionEffect::Migration(_) => {}
-                SessionEffect::Finished => record.end = Some((now, Outcome::Finished)),
-                SessionEffect::Failed(failure) => record.end = Some((now, Outcome::Failed(failure))),
+                SessionEffect::Finished => outcome = Some(Outcome::Finished),
+                SessionEffect::Failed(failure) => outcome = Some(Outcome::Failed(failure)),
             }
         }
-        if record.end.is_some() {
-            self.sessions.remove(&id);
-            self.stalled.remove(&id);
-            self.ended.push(id);
-            self.places.forget(id);
-            if let Some(truth) = &mut self.truth {
-                truth.ends(id);
-            }
+        if let Some(outcome) = outcome {
+            self.end(now, id, &outcome);
         }
         Ok(())
     }
@@ -377,35 +368,34 @@ impl Gateway {
     /// Whether a request has arrived and not ended.
     #[must_use]
     pub fn is_live(&self, id: RequestId) -> bool {
-        self.sessions.contains_key(&id)
+        self.live.get(id).is_some()
     }
 
     /// Requests that a worker has, or is being sent.
     pub fn at_workers(&self) -> impl Iterator<Item = RequestId> {
-        self.sessions.iter().filter(|(_, session)| session.worker().is_some()).map(|(id, _)| *id)
+        self.live.iter().filter(|live| live.session.worker().is_some()).map(|live| live.session.spec().id)
     }
 
     /// Requests that have not ended.
     #[must_use]
-    pub fn live(&self) -> usize {
-        self.sessions.len()
+    pub const fn live(&self) -> usize {
+        self.live.len()
     }
 
-    /// Requests that have ended since the last time.
-    pub fn take_ended(&mut self) -> Vec<RequestId> {
+    /// Requests that have ended since the last time, with what their first choices were answered.
+    pub fn take_ended(&mut self) -> Vec<(RequestId, Vec<Token>)> {
         std::mem::take(&mut self.ended)
     }
 
-    /// What the first choice of a request was answered so far.
+    /// What clients saw, those included that wait for ever, and all answers where those were kept.
     #[must_use]
-    pub fn answer(&self, id: RequestId) -> Vec<Token> {
-        let first = self.records.get(&id).and_then(|record| record.answers.first());
-        first.map(|answer| answer.iter().map(|&(_, token)| token).collect()).unwrap_or_default()
-    }
-
-    /// What clients saw.
-    #[must_use]
-    pub fn into_records(self) -> BTreeMap<RequestId, Record> {
-        self.records
+    pub fn into_seen(mut self) -> (Tally, Option<History>) {
+        for Live { session, seen, .. } in self.live.iter() {
+            self.tally.ended(seen, session.retries(), None);
+            if let Some(history) = &mut self.history {
+                history.ends(session);
+            }
+        }
+        (self.tally, self.history)
     }
 }

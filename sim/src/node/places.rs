@@ -32,7 +32,7 @@ impl Places {
         let (id, attempt) = (request.request, request.attempt);
         let here = std::mem::take(&mut self.own_choice) || !self.controller;
         let was_here = if here { !self.here.insert(id) } else { self.here.remove(&id) };
-        self.to(here, ControllerMsg::Place(request), out);
+        self.to(here, ControllerMsg::Place(Box::new(request)), out);
         if here != was_here && (was_here || self.controller) {
             self.to(was_here, ControllerMsg::Release(id, attempt), out);
         }

@@ -62,6 +62,8 @@ pub struct Worker {
     /// Tokens of the step under way.
     step_tokens: usize,
     watch: Watch,
+    /// The outcome of the last step, for its memory.
+    spare: Option<Box<StepOutcome>>,
     /// Names that it had before, in this life of its process.
     former: Vec<WorkerId>,
 }
@@ -76,8 +78,19 @@ impl Worker {
         let mut core = Batch::with_hasher(batch, page_hash);
         let orderer = Orderer::new(&orders, &mut core);
         let transfers = Transfers::new(handoff, layout, budget, link);
-        let (watch, former) = (Watch::default(), Vec::new());
-        Self { info, core, pages, cost, kv_messages: 0, transfers, orderer, step_tokens: 0, watch, former }
+        Self {
+            info,
+            core,
+            pages,
+            cost,
+            kv_messages: 0,
+            transfers,
+            orderer,
+            step_tokens: 0,
+            watch: Watch::default(),
+            spare: None,
+            former: Vec::new(),
+        }
     }
 
     /// From now on it is checked so often.
@@ -161,10 +174,17 @@ impl Worker {
     ///
     /// # Errors
     /// As [`Worker::handle`].
-    pub fn step_done(&mut self, now: Time, outcome: &StepOutcome, out: &mut Outbox) -> Result<(), Broken> {
-        let mut fx = Vec::new();
+    pub fn step_done(
+        &mut self,
+        now: Time,
+        outcome: Box<StepOutcome>,
+        out: &mut Outbox,
+    ) -> Result<(), Broken> {
+        // A token each, mostly.
+        let mut fx = Vec::with_capacity(outcome.drawn.len() + 1);
         self.transfers.stepped(self.step_tokens, outcome.took);
-        self.core.complete(now, outcome, &mut fx);
+        self.core.complete(now, &outcome, &mut fx);
+        self.spare = Some(outcome);
         self.go_on(now, fx, out)?;
         out.send(Event::Controller(ControllerMsg::Load(self.info.id.clone(), self.core.load())));
         Ok(())
@@ -223,8 +243,9 @@ impl Worker {
     fn plan(&mut self, now: Time, out: &mut Outbox) -> Result<bool, Broken> {
         let Some(plan) = self.core.plan(now) else { return Ok(false) };
         self.step_tokens = plan.slices.iter().map(|slice| slice.tokens.len()).sum();
-        let computed = self.pages.step(&plan);
-        let mut outcome = computed.map_err(|detail| Broken { name: "sim_step_runs", detail })?;
+        let mut outcome = self.spare.take().unwrap_or_default();
+        let computed = self.pages.step_into(&plan, &mut outcome);
+        computed.map_err(|detail| Broken { name: "sim_step_runs", detail })?;
         // Pages whose content is on its way are not read.
         let (used, total, aside) = (self.core.pages_used(), self.core.config().pages, self.core.set_aside());
         let used = used.saturating_sub(aside.receiving_pages + aside.held_pages);
@@ -232,7 +253,7 @@ impl Worker {
         if let Some((seq, reason)) = outcome.failed.first() {
             return Err(Broken { name: "sim_slices_run", detail: format!("{seq:?}: {reason}") });
         }
-        out.after(outcome.took, Event::StepDone(self.info.id.clone(), Box::new(outcome)));
+        out.after(outcome.took, Event::StepDone(self.info.id.clone(), outcome));
         self.core.reuse(plan);
         Ok(true)
     }
@@ -284,8 +305,8 @@ impl Worker {
 
     /// As live, all hear of it, also who places while there is no controller.
     fn tell_role(&self, out: &mut Outbox) {
-        out.send(Event::Controller(ControllerMsg::Joined(self.info.clone())));
-        out.send(Event::StandIn(ControllerMsg::Joined(self.info.clone())));
+        out.send(Event::Controller(ControllerMsg::Joined(Box::new(self.info.clone()))));
+        out.send(Event::StandIn(ControllerMsg::Joined(Box::new(self.info.clone()))));
     }
 
     /// Lets go of what is kept for conversations whose next turn does not come any more.

@@ -13,7 +13,8 @@ use policies::time::{Span, Time};
 use super::series::{Glimpse, Row, Samples};
 use super::{StageCount, WorkerFigures};
 use crate::event::{ControllerMsg, Event, GatewayMsg};
-use crate::node::{Controller, Gateway, Worker};
+use crate::network::index_of;
+use crate::node::{Controller, Gateway, Workers};
 
 /// Different reasons that are counted apart.
 const REASONS: usize = 256;
@@ -41,9 +42,8 @@ pub struct Probe {
     events: u64,
     arrived: u64,
     watch: Option<Watch>,
-    workers: BTreeMap<NodeId, Totals>,
-    /// The last report of each life of a worker.
-    loads: BTreeMap<WorkerId, BatchLoad>,
+    /// By number.
+    workers: Vec<Option<Totals>>,
     /// How often each was said, and the sum of what it saved; by `policy NUL mode NUL action NUL why`.
     stages: BTreeMap<String, (u64, i64)>,
     pub(super) refusals: BTreeMap<String, u64>,
@@ -55,8 +55,11 @@ pub struct Probe {
 }
 
 /// What a worker did in all its lives.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Totals {
+    node: NodeId,
+    /// The last report of each life.
+    loads: Vec<(u64, BatchLoad)>,
     steps: u64,
     busy: Span,
     drawn: u64,
@@ -84,7 +87,7 @@ impl Probe {
         event: &Event,
         gateway: &Gateway,
         controller: &Controller,
-        workers: &BTreeMap<WorkerId, Worker>,
+        workers: &Workers,
     ) {
         // Since the event before nothing has changed, so that this is how it was when the sample was due.
         while let Some(at) = self.samples.due(now) {
@@ -100,16 +103,10 @@ impl Probe {
         }
     }
 
-    fn row(
-        &self,
-        at: Time,
-        gateway: &Gateway,
-        controller: &Controller,
-        workers: &BTreeMap<WorkerId, Worker>,
-    ) -> Row {
-        let each: Vec<(NodeId, Glimpse)> =
-            workers.iter().map(|(id, w)| (id.node.clone(), Glimpse::of(&w.core().load()))).collect();
-        let drawn = self.workers.values().map(|w| w.drawn).sum();
+    fn row(&self, at: Time, gateway: &Gateway, controller: &Controller, workers: &Workers) -> Row {
+        let each: Vec<(&NodeId, Glimpse)> =
+            workers.iter().map(|(id, w)| (&id.node, Glimpse::of(&w.core().levels()))).collect();
+        let drawn = self.workers.iter().flatten().map(|w| w.drawn).sum();
         Row::new(at, gateway.live() as u64, controller.core().queued(), drawn, each)
     }
 
@@ -137,21 +134,27 @@ impl Probe {
     }
 
     fn totals(&mut self, id: &WorkerId) -> &mut Totals {
-        if !self.workers.contains_key(&id.node) {
-            self.workers.insert(id.node.clone(), Totals::default());
+        let at = index_of(id) as usize;
+        if at >= self.workers.len() {
+            self.workers.resize(at + 1, None);
         }
-        self.workers.get_mut(&id.node).expect("it was put there just now, if it was not there")
+        self.workers[at].get_or_insert_with(|| Totals {
+            node: id.node.clone(),
+            loads: Vec::new(),
+            steps: 0,
+            busy: Span::ZERO,
+            drawn: 0,
+            peak_kv: 0.0,
+        })
     }
 
     fn loaded(&mut self, id: &WorkerId, load: &BatchLoad) {
         let used = Glimpse::of(load).kv;
         let worker = self.totals(id);
         worker.peak_kv = worker.peak_kv.max(used);
-        match self.loads.get_mut(id) {
-            Some(last) => *last = *load,
-            None => {
-                self.loads.insert(id.clone(), *load);
-            }
+        match worker.loads.iter_mut().rev().find(|(life, _)| *life == id.incarnation) {
+            Some((_, last)) => *last = *load,
+            None => worker.loads.push((id.incarnation, *load)),
         }
     }
 
@@ -218,9 +221,12 @@ impl Probe {
     }
 
     /// What each worker did until `last`; those that live are asked once more.
-    pub(super) fn workers(&self, last: Time, workers: &BTreeMap<WorkerId, Worker>) -> Vec<WorkerFigures> {
+    pub(super) fn workers(&self, last: Time, workers: &Workers) -> Vec<WorkerFigures> {
         let seconds = last.since(Time::ZERO).as_secs_f64();
-        let mut loads = self.loads.clone();
+        let reported = self.workers.iter().flatten().flat_map(|totals| {
+            totals.loads.iter().map(|(life, load)| (WorkerId::new(totals.node.clone(), *life), *load))
+        });
+        let mut loads: BTreeMap<WorkerId, BatchLoad> = reported.collect();
         loads.extend(workers.iter().map(|(id, w)| (id.clone(), w.core().load())));
         let mut all: BTreeMap<&NodeId, WorkerFigures> = BTreeMap::new();
         for (id, load) in &loads {
@@ -231,8 +237,8 @@ impl Probe {
             figures.prefix_queries += load.prefix_queries;
             figures.prefix_hits += load.prefix_hits;
         }
-        for (node, totals) in &self.workers {
-            let figures = all.entry(node).or_default();
+        for totals in self.workers.iter().flatten() {
+            let figures = all.entry(&totals.node).or_default();
             figures.steps = totals.steps;
             figures.busy_seconds = totals.busy.as_secs_f64();
             figures.busy_share = if seconds > 0.0 { figures.busy_seconds / seconds } else { 0.0 };

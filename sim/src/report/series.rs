@@ -85,7 +85,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) fn new(at: Time, live: u64, queued: u32, drawn: u64, each: Vec<(NodeId, Glimpse)>) -> Self {
+    pub(super) fn new(at: Time, live: u64, queued: u32, drawn: u64, each: Vec<(&NodeId, Glimpse)>) -> Self {
         let mut sum = Glimpse::default();
         let mut kv_max = 0.0_f64;
         for (_, g) in &each {
@@ -97,7 +97,8 @@ impl Row {
             kv_max = kv_max.max(g.kv);
         }
         sum.kv /= each.len().max(1) as f64;
-        let each = if each.len() > WORKERS { BTreeMap::new() } else { each.into_iter().collect() };
+        let named = |(node, g): (&NodeId, Glimpse)| (node.clone(), g);
+        let each = if each.len() > WORKERS { BTreeMap::new() } else { each.into_iter().map(named).collect() };
         Self { at, live, queued: queued.into(), drawn, sum, kv_max, each }
     }
 }
@@ -207,7 +208,8 @@ mod tests {
     #[test]
     fn large_clusters_have_no_series_a_worker() {
         let workers = |n: usize| {
-            let each = (0..n).map(|i| (format!("w{i}").into(), Glimpse { kv: 0.5, ..Glimpse::default() }));
+            let names: Vec<NodeId> = (0..n).map(|i| format!("w{i}").into()).collect();
+            let each = names.iter().map(|name| (name, Glimpse { kv: 0.5, ..Glimpse::default() }));
             let mut samples = Samples::default();
             samples.push(Row::new(Time::ZERO, 0, 0, 0, each.collect()));
             samples

@@ -58,7 +58,7 @@ impl World {
                 );
             }
         }
-        for (id, worker) in &self.workers {
+        for (id, worker) in self.workers.iter() {
             if stands_still(Addr::Worker(network::index_of(id))) {
                 continue;
             }

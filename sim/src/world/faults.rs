@@ -167,9 +167,9 @@ impl World {
         let node = info.id.node.clone();
         self.out.from = Addr::Worker(index);
         if by == Addr::Controller {
-            self.out.send(Event::Controller(ControllerMsg::Joined(info)));
+            self.out.send(Event::Controller(ControllerMsg::Joined(Box::new(info))));
         } else {
-            self.out.send(Event::StandIn(ControllerMsg::Joined(info)));
+            self.out.send(Event::StandIn(ControllerMsg::Joined(Box::new(info))));
             self.tell(Addr::Gateway, Event::Gateway(GatewayMsg::NodeFound(node)));
         }
     }
@@ -216,8 +216,8 @@ impl World {
         if let Some(mut worker) = self.workers.remove(&former) {
             self.lives[index as usize] += 1;
             let id = life(&self.lives, index);
-            worker.renew(id.clone());
-            self.workers.insert(id, worker);
+            worker.renew(id);
+            self.workers.insert(worker);
         }
     }
 

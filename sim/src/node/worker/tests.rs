@@ -61,7 +61,7 @@ fn run(mut worker: Worker, arrivals: Vec<(u64, RequestSpec)>) -> Vec<(Time, Batc
     while let Some((now, event)) = queue.pop() {
         match event {
             Event::Worker(_, message) => worker.handle(now, message, &mut out).unwrap(),
-            Event::StepDone(_, outcome) => worker.step_done(now, &outcome, &mut out).unwrap(),
+            Event::StepDone(_, outcome) => worker.step_done(now, outcome, &mut out).unwrap(),
             Event::Gateway(GatewayMsg::Produced(effects)) => {
                 produced.extend(effects.into_iter().map(|effect| (now, effect)));
             }
