@@ -87,13 +87,13 @@ pub fn run(args: &CalibrateArgs, config: &Config) -> Result<String> {
     let alike = "the steps that were measured are too much alike";
     let alone = fit::steps(&steps).context(alike)?;
     let coarse = fit::affine(&steps).context(alike)?;
-    let serving = match args.alone {
-        true => None,
-        false => {
+    let serving = match args.serve.as_nanos() {
+        0 => None,
+        _ => {
             info!("measuring what serving does to the steps");
             Some(
-                serving::measure(config, window, alone)
-                    .context("cannot measure a node that serves (--alone)")?,
+                serving::measure(config, window, args.serve.get(), alone)
+                    .context("cannot measure a node that serves; `--serve 0s` leaves it out")?,
             )
         }
     };
@@ -196,7 +196,7 @@ mod tests {
         fake.prefill_per_token = Dur::from_nanos(10_000);
         fake.decode_per_sequence = Dur::from_nanos(400_000);
         fake.attention_per_token = Dur::from_nanos(0);
-        let text = run(&CalibrateArgs { rounds: 1, alone: true, steps: None }, &config).unwrap();
+        let text = run(&CalibrateArgs { rounds: 1, ..CalibrateArgs::default() }, &config).unwrap();
         let price = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(&format!("# {name} = ")));
             line.unwrap().trim_matches('"').parse::<Dur>().unwrap().as_nanos()

@@ -1,5 +1,6 @@
 //! The command line and the configuration, as a user meets them: exit codes, messages, dumps, models, simulations.
 
+mod calibrate;
 mod models;
 mod settings;
 mod sim;

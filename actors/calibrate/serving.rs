@@ -21,8 +21,6 @@ use crate::worker::scheduler::STEPS;
 
 /// Clients at a time, each of which asks again when it has its answer.
 const CLIENTS: usize = 4;
-/// How long they ask.
-const SERVED_FOR: Duration = Duration::from_secs(20);
 /// Tokens of their prompts and of their answers, in turn.
 const ASKED: [(u32, u32); 5] = [(60, 40), (220, 24), (24, 60), (340, 16), (120, 48)];
 /// Longest wait for a node to be ready, or for an answer.
@@ -56,12 +54,12 @@ struct Step {
 ///
 /// # Errors
 /// A node that does not start or serve, with what it said.
-pub(super) fn measure(config: &Config, window: u32, alone: StepCosts) -> Result<Serving> {
+pub(super) fn measure(config: &Config, window: u32, lasting: Duration, alone: StepCosts) -> Result<Serving> {
     let mut node = Node::start(config)?;
     let asked = node.until_ready(window).and_then(|()| {
         // What was needed to become ready says nothing.
         node.steps.clear();
-        node.serve(window)
+        node.serve(window, lasting)
     });
     let (steps, said) = node.stop();
     asked.with_context(|| format!("a node that was to serve did not; it said: {said}"))?;
@@ -162,8 +160,8 @@ impl Node {
     }
 
     /// Clients ask for a while; gives back what they met with.
-    fn serve(&mut self, window: u32) -> Result<()> {
-        let until = Instant::now() + SERVED_FOR;
+    fn serve(&mut self, window: u32, lasting: Duration) -> Result<()> {
+        let until = Instant::now() + lasting;
         let mut clients = Vec::new();
         for client in 0..CLIENTS {
             let address = self.address.clone();

@@ -10,7 +10,7 @@ use crate::error::one_line;
 use crate::log::LogFormat;
 use crate::role::{RoleSet, WorkerRole};
 use crate::tree::Config;
-use crate::units::Size;
+use crate::units::{Dur, Size};
 
 /// Serves language models on one machine or a cluster, with an OpenAI-compatible API.
 #[derive(Debug, Clone, Default, Parser)]
@@ -87,9 +87,9 @@ pub struct CalibrateArgs {
     /// Times that every step is measured.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// Measure the engine alone, and not what serving does to its steps
-    #[arg(long)]
-    pub alone: bool,
+    /// How long a node serves streams, to measure what that does to steps; 0s: the engine alone
+    #[arg(long, value_name = "DURATION", default_value = "20s")]
+    pub serve: Dur,
     /// Write what each step computed and took to this file, a line of JSON each
     #[arg(long, value_name = "FILE")]
     pub steps: Option<PathBuf>,

@@ -40,12 +40,14 @@ network = "300us"
 
 
 def calibrated(args, folder):
-    run = subprocess.run([args.binary, "calibrate", "--rounds", "3"], capture_output=True, text=True, check=True)
+    run = subprocess.run([args.binary, "calibrate"], capture_output=True, text=True)
+    if run.returncode:
+        sys.exit(run.stderr)
     print(run.stdout)
-    lines = [line.split(" = ") for line in run.stdout.splitlines() if " = " in line and line[0] != "#"]
     units = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-    parsed = {name: re.fullmatch(r'"(\d+)([a-z]+)"', price) for name, price in lines}
-    return run.stdout, {name: int(price[1]) * units[price[2]] for name, price in parsed.items()}
+    # The coarse prices, in comments, for how much the node can do about.
+    prices = re.findall(r'^# ([a-z-]+) = "(\d+)([a-z]+)"$', run.stdout, re.MULTILINE)
+    return run.stdout, {name: int(number) * units[unit] for name, number, unit in prices}
 
 
 def requests(number, seed):
