@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -22,7 +23,7 @@ use tracing::error;
 use crate::doors::{ControllerMsg, Doors};
 use crate::gateway::error::{ApiError, plain};
 use crate::gateway::http::listen::Limited;
-use crate::gateway::http::{self, health};
+use crate::gateway::http::{self, early, health};
 use crate::gateway::{RenderMetrics, Trouble};
 use crate::membership::Board;
 use crate::reload::Reloader;
@@ -87,7 +88,9 @@ pub async fn serve(admin: Admin, listener: TcpListener, mut stopped: watch::Rece
         .merge(shown)
         .fallback(no_route)
         .method_not_allowed_fallback(http::no_method)
-        .layer(CatchPanicLayer::custom(http::panicked));
+        .layer(CatchPanicLayer::custom(http::panicked))
+        .layer(from_fn(early::watch))
+        .into_make_service_with_connect_info::<early::Unread>();
     let stop = async move {
         // A sender that is gone is a node that is gone.
         let _ = stopped.wait_for(|stop| *stop).await;

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
@@ -19,6 +19,7 @@ use super::auth;
 use super::error::ApiError;
 
 mod body;
+pub(crate) mod early;
 pub(crate) mod generate;
 pub(crate) mod health;
 pub(crate) mod listen;
@@ -57,7 +58,7 @@ const PATHS: [&str; 19] = [
 /// Serves until `stopped` says so or its sender is gone; then waits for the answers under way.
 pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener, mut stopped: watch::Receiver<bool>) {
     let listener = listen::Limited::new(listener, &shared.http);
-    let app = router(shared);
+    let app = router(shared).into_make_service_with_connect_info::<early::Unread>();
     let stop = async move {
         // A sender that is gone is a gateway that is gone.
         let _ = stopped.wait_for(|stop| *stop).await;
@@ -95,6 +96,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .method_not_allowed_fallback(no_method)
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(shared, every_request))
+        .layer(from_fn(early::watch))
 }
 
 async fn no_route(uri: Uri) -> ApiError {

@@ -34,7 +34,7 @@ mod migrate;
 mod out;
 mod timing;
 
-pub(crate) use migrate::MigrateReply;
+pub(crate) use migrate::{BegunReply, DoneReply};
 pub(crate) use out::{Delta, SessionOut, SessionStream, SessionUsage};
 pub(crate) use timing::Measured;
 use timing::Timing;
@@ -54,7 +54,7 @@ pub(crate) enum SessionMsg {
     /// A worker has fetched the pages that it was asked to, or not.
     Fetched { attempt: Attempt, result: Result<(), String> },
     /// Move to this worker, or where the controller says.
-    Migrate { to: Option<WorkerId>, reply: MigrateReply },
+    Migrate { to: Option<WorkerId>, begun: BegunReply, done: DoneReply },
     /// A worker's step produced something for this request.
     Events(Vec<BatchEffect>),
     /// A worker is gone.
@@ -147,7 +147,7 @@ pub(crate) struct SessionState {
     page_tokens: u32,
     fingerprint: Fingerprint,
     /// Who asked for the migration under way.
-    mover: Option<MigrateReply>,
+    mover: Option<DoneReply>,
 }
 
 impl Actor for SessionActor {
@@ -273,7 +273,7 @@ impl SessionState {
                 }
             }
             SessionMsg::Fetched { attempt, result } => self.core.fetched(now, attempt, result, &mut fx),
-            SessionMsg::Migrate { to, reply } => self.migrate(now, to, reply, &mut fx),
+            SessionMsg::Migrate { to, begun, done } => self.migrate(now, to, begun, done, &mut fx),
             SessionMsg::WorkerLost(worker) => self.core.worker_lost(now, &worker, &mut fx),
             SessionMsg::NodeLost(node) => {
                 let there = |worker: &&WorkerId| worker.node == node;

@@ -6,9 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use config::ids::{Attempt, RequestId, WorkerId};
 use policies::policy::disaggregate::Disaggregate;
 use policies::policy::{PolicyMode, Stage};
+use policies::session::Migrated;
 use serde_json::{Map, Value, json};
 
 use super::session::Measured;
+
+/// The state of a migration that has not ended.
+const MOVING: &str = "moving";
 
 /// Requests that are remembered.
 const KEPT: usize = 1000;
@@ -77,8 +81,30 @@ struct Kept {
 #[derive(Debug)]
 struct Record {
     placements: Vec<Placed>,
+    migrations: Vec<Move>,
     outcome: Option<&'static str>,
     measured: Option<Measured>,
+}
+
+/// A migration of a request.
+#[derive(Debug)]
+struct Move {
+    from: Option<WorkerId>,
+    to: Option<WorkerId>,
+    /// `moving`, or how it ended.
+    state: &'static str,
+    why: Option<String>,
+}
+
+impl Move {
+    fn to_json(&self) -> Value {
+        json!({
+            "from": self.from.as_ref().map(ToString::to_string),
+            "to": self.to.as_ref().map(ToString::to_string),
+            "state": self.state,
+            "why": self.why,
+        })
+    }
 }
 
 impl Recent {
@@ -90,12 +116,37 @@ impl Recent {
             record.placements.push(placed);
             return;
         }
-        kept.requests.insert(request, Record { placements: vec![placed], outcome: None, measured: None });
+        let (placements, migrations) = (vec![placed], Vec::new());
+        kept.requests.insert(request, Record { placements, migrations, outcome: None, measured: None });
         kept.order.push_back(request);
         if kept.order.len() > KEPT
             && let Some(oldest) = kept.order.pop_front()
         {
             kept.requests.remove(&oldest);
+        }
+    }
+
+    /// A request begins to move, to a worker that is named or one that the controller will name. The session sees to it
+    /// that there are few, one at a time.
+    pub(crate) fn moving(&self, request: RequestId, to: Option<WorkerId>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(record) = kept.requests.get_mut(&request) {
+            record.migrations.push(Move { from: None, to, state: MOVING, why: None });
+        }
+    }
+
+    /// How its last migration ended.
+    pub(crate) fn moved(&self, request: RequestId, end: &Migrated) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = kept.requests.get_mut(&request).and_then(|record| record.migrations.last_mut()) {
+            last.state = end.as_str();
+            match end {
+                Migrated::Moved { from, to } => {
+                    (last.from, last.to) = (Some(from.clone()), Some(to.clone()));
+                }
+                Migrated::Stayed(why) | Migrated::Elsewhere(why) => last.why = Some(why.clone()),
+                Migrated::Ended => {}
+            }
         }
     }
 
@@ -105,6 +156,9 @@ impl Recent {
         if let Some(record) = kept.requests.get_mut(&request) {
             record.outcome = Some(outcome);
             record.measured = Some(measured);
+            for moving in record.migrations.iter_mut().filter(|moving| moving.state == MOVING) {
+                moving.state = Migrated::Ended.as_str();
+            }
         }
     }
 
@@ -119,6 +173,7 @@ impl Recent {
             "outcome": record.outcome.unwrap_or("running"),
             "measured": record.measured.as_ref().map(Measured::to_json),
             "placements": record.placements.iter().map(Placed::to_json).collect::<Vec<_>>(),
+            "migrations": record.migrations.iter().map(Move::to_json).collect::<Vec<_>>(),
         }))
     }
 }

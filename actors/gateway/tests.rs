@@ -2,6 +2,7 @@
 
 mod api;
 mod cancel;
+mod early;
 mod faults;
 pub(crate) mod fixture;
 mod streams;

@@ -10,7 +10,7 @@
 //! This module dials and accepts, secures a connection where TLS is configured, runs our handshake on it, and only then
 //! hands it to ractor_cluster, whose sessions carry the messages of doors ([`crate::port`]). ractor authenticates once
 //! more by itself, with a key derived from the cookie. Of two connections that both ends made at once the keepers keep
-//! the same one; the end of the other is told when that one is up, so that nobody is taken for lost who is there.
+//! the same one, before a message goes over either: nobody is taken for lost who is there, and nothing is lost.
 //!
 //! ractor's NodeServer insists on a listener of its own, that would let anybody in who passes its authentication alone. It
 //! gets one that completes no connection: on a free loopback port, with a TLS that has no certificate.
@@ -32,6 +32,7 @@ use crate::tls::{Tls, TlsError};
 use crate::wire::version::SUPPORTED;
 
 mod accept;
+mod aside;
 mod dial;
 mod keeper;
 mod stream;

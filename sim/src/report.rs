@@ -6,9 +6,12 @@ use policies::time::Time;
 use serde::Serialize;
 
 use crate::node::Workers;
+use crate::node::worker::Handoffs;
 use crate::trace::Trace;
+use crate::watch::Checks;
 
 pub mod distribution;
+pub mod handoff;
 pub mod probe;
 pub mod series;
 pub mod tally;
@@ -19,6 +22,7 @@ pub(crate) mod table;
 pub mod page;
 
 pub use distribution::{Distribution, Percentiles};
+pub use handoff::{RoleFigures, Transfers};
 pub use probe::{Glance, Probe};
 pub use series::{Series, WorkerSeries};
 pub use tally::Tally;
@@ -71,6 +75,14 @@ pub struct Report {
     pub refusals: BTreeMap<String, u64>,
     /// What each worker did, by name.
     pub workers: Vec<WorkerFigures>,
+    /// What the workers of each role did together.
+    pub roles: Vec<RoleFigures>,
+    /// Times that a worker took another role.
+    pub role_changes: u64,
+    /// KV pages that went from worker to worker.
+    pub transfers: Transfers,
+    /// How often the cores were checked against themselves: `every`, `sampled` or `off`.
+    pub checks: &'static str,
     /// What policies and the controller said of placements, and how often.
     pub stages: Vec<StageCount>,
     /// Latencies by share of the requests.
@@ -97,6 +109,8 @@ pub struct Goodput {
 pub struct WorkerFigures {
     /// Its name.
     pub name: String,
+    /// What it was last: `unified`, `prefill` or `decode`.
+    pub role: &'static str,
     /// Times that it started.
     pub lives: u32,
     /// Steps of its engine.
@@ -171,11 +185,14 @@ pub(crate) struct Left<'a> {
     pub(crate) last: Time,
     pub(crate) trace: Trace,
     pub(crate) probe: &'a Probe,
+    pub(crate) handoffs: &'a Handoffs,
+    pub(crate) checks: Checks,
     pub(crate) workers: &'a Workers,
 }
 
 impl Report {
     pub(crate) fn new(left: &Left<'_>) -> Self {
+        let workers = left.probe.workers(left.last, left.workers);
         let tally = left.tally;
         let seconds = left.last.since(Time::ZERO).as_secs_f64();
         let a_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
@@ -207,7 +224,11 @@ impl Report {
             trace: format!("{:016x}", left.trace.hash()),
             goodput,
             refusals: left.probe.refusals.clone(),
-            workers: left.probe.workers(left.last, left.workers),
+            roles: handoff::roles(&workers),
+            workers,
+            role_changes: left.probe.role_changes,
+            transfers: left.handoffs.into(),
+            checks: left.checks.as_str(),
             stages: left.probe.stages(),
             cdf: Cdf::of(&tally.ttft, &tally.gaps, &tally.whole),
             series: left.probe.samples.series(),

@@ -270,6 +270,11 @@ impl Scenario {
             if let Some((name, rule)) = WorkerPoliciesConfig::wrong_name(list) {
                 return Err(invalid("runtime.worker-policy", &name, rule));
             }
+            if list.iter().any(|name| name == "offload") {
+                let reason = "prompts that a busy worker gives to a peer are not simulated; leave it out here: \
+                              cluster.worker-policy counts more than a node's configuration";
+                return Err(invalid("cluster.worker-policy", &"offload", reason.into()));
+            }
         }
         for fault in &self.faults {
             fault.validate(self.workers())?;

@@ -211,6 +211,8 @@ impl World {
             last,
             trace: self.trace,
             probe: &self.probe,
+            handoffs: &handoffs,
+            checks: self.scenario.how_checked(),
             workers: &self.workers,
         });
         let roles = self.workers.iter().map(|(id, worker)| (id.clone(), worker.info().role)).collect();

@@ -184,13 +184,48 @@ fn the_controller_names_a_target() {
     pd.assert_idle(&["c1", "g1", "u1"]);
 }
 
+/// Who does not want to wait is answered at once, or after as long as he says, and looks the outcome up.
+#[test]
+fn the_outcome_of_a_migration_can_be_looked_up() {
+    let mut pd = pair(&[PATIENT]);
+    let body = asked(&prompt(8, 10 * PAGE), 500);
+    let expected = answer_of(reference(), &body)["choices"][0]["text"].clone();
+    let (id, mut stream) = open(&pd, COMPLETIONS, &body);
+    let (from, to) = (other(other(&stream.worker)), other(&stream.worker));
+    stream.read(5);
+    let client = pd["g1"].client();
+    let path = format!("/v1/sessions/{id}/migrate");
+    for wrong in [json!("soon"), json!(5), json!("11m")] {
+        client.post(&path, &json!({"to": to, "timeout": wrong})).error(400);
+    }
+    let last = || client.get(&format!("/v1/requests/{id}")).unwrap().json()["migrations"].clone();
+    assert_eq!(last(), json!([]));
+    // The source does not answer: this takes as long as the test wants.
+    pd[from].pause();
+    let answer = client.post(&path, &json!({"to": to, "timeout": "0s"}));
+    assert_eq!((answer.status, &answer.json()["state"]), (202, &json!("moving")), "{}", answer.text());
+    assert!(answer.json()["to"].as_str().unwrap().starts_with(to), "{}", answer.text());
+    assert_eq!(ask(&client, &id, Some(to)).error(409)["code"], "already_moving");
+    assert_eq!((&last()[0]["state"], &last()[0]["from"]), (&json!("moving"), &Value::Null), "{}", last());
+    pd[from].resume();
+    let moved = wait_for("its end", || Some(last()[0].clone()).filter(|row| row["state"] != "moving"));
+    assert_eq!(moved["state"], "moved", "{moved}");
+    assert!(moved["from"].as_str().unwrap().starts_with(from), "{moved}");
+    assert!(moved["to"].as_str().unwrap().starts_with(to), "{moved}");
+    assert_eq!(last().as_array().unwrap().len(), 1);
+    assert_eq!(stream.answer()["choices"][0]["text"], expected);
+    pd.until_whole();
+    pd.assert_idle(&["c1", "g1", "u1", "u2"]);
+}
+
 /// A worker that drains takes nothing, and says so before anything has changed; what runs there can be moved away, and then
 /// it is gone.
 #[test]
 fn b61_a_worker_that_drains_gives_and_does_not_take() {
-    let mut pd = pair(&[]);
+    // The switch takes less than the tokens of a page: the source ends with it, and who lacks more has to compute it.
+    let mut pd = pair(&[("ENGINE__FAKE__STEP_OVERHEAD", "60ms")]);
     let opened = |salt| {
-        let body = asked(&prompt(salt, 10 * PAGE), 1000);
+        let body = asked(&prompt(salt, 10 * PAGE), 300);
         let expected = answer_of(reference(), &body)["choices"][0]["text"].clone();
         let (id, stream) = open(&pd, COMPLETIONS, &body);
         (id, stream, expected)

@@ -83,16 +83,6 @@ impl Client {
         self.send("POST", path, &[("content-type", "application/json")], body.to_string().into_bytes())
     }
 
-    /// POST of JSON that is refused before all of it is read. The connection is closed then, and what is still being sent
-    /// may cost the client the answer, as TCP has it: then it asks again, a few times.
-    pub(crate) fn post_too_much(&self, path: &str, body: &Value) -> Response {
-        let send = || {
-            let request = self.http.post(format!("{}{path}", self.base)).body(body.to_string());
-            Self::whole(request.header("content-type", "application/json").send()?)
-        };
-        (0..5).find_map(|_| send().ok()).expect("an answer in five tries")
-    }
-
     /// POST of JSON that is answered 200; gives the body.
     pub(crate) fn ok(&self, path: &str, body: &Value) -> Value {
         let response = self.post(path, body);
@@ -268,8 +258,8 @@ impl Raw {
         seen
     }
 
-    /// Sends any bytes and reads nothing yet. The other side may answer before it has read all of them and close; then
-    /// the rest is not sent.
+    /// Sends any bytes and reads nothing yet. The other side may answer before it has read all of them and, after a while,
+    /// close; then the rest is not sent.
     pub(crate) fn bytes(base: &str, parts: &[&[u8]]) -> Self {
         let mut stream = TcpStream::connect(base.strip_prefix("http://").unwrap()).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();

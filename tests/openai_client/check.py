@@ -119,6 +119,11 @@ def errors():
     raises(openai.BadRequestError, 400, lambda: chat(messages=long), "messages", "context_length_exceeded")
     raises(openai.BadRequestError, 400, lambda: complete(prompt=""), "prompt")
     raises(openai.NotFoundError, 404, lambda: client.embeddings.create(model="default", input="x"))
+    # Answered while the client is still sending: an error of the API, and not a broken connection.
+    huge = [{"role": "user", "content": "w" * (20 << 20)}]
+    for _ in range(3):
+        raises(openai.APIStatusError, 413, lambda: chat(messages=huge))
+        assert chat(max_tokens=1).choices[0].message.content
 
 
 def leaving():

@@ -1,10 +1,11 @@
-//! The listener: a bounded number of connections, and an end for those whose client has stopped reading.
+//! The listener: a bounded number of connections, an end for those whose client has stopped reading, and time for those
+//! whose client is still sending when the last answer is out.
 
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::serve::Listener;
@@ -14,8 +15,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 
+use super::early::Unread;
+
 /// How long to wait when no connection can be accepted (out of file descriptors, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a client may go on sending after an answer that says that the connection ends. It needs a way there and back,
+/// and those that read the answer only when they have sent everything need longer.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Accepts as many connections as the configuration allows; more wait in the operating system's queue.
 #[derive(Debug)]
@@ -46,7 +53,7 @@ impl Listener for Limited {
                 Ok((stream, address)) => {
                     // Tokens are small and should not wait for one another; without it they only come later.
                     let _ = stream.set_nodelay(true);
-                    return (Connection { stream, stall: self.stall, waiting: None, _place: place }, address);
+                    return (Connection::new(stream, self.stall, place), address);
                 }
                 Err(e) => {
                     tracing::warn!(error = %e, "a connection was not accepted");
@@ -67,10 +74,44 @@ pub(crate) struct Connection {
     stream: TcpStream,
     stall: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
+    unread: Unread,
+    end: End,
     _place: OwnedSemaphorePermit,
 }
 
+/// How far a connection is in ending.
+#[derive(Debug)]
+enum End {
+    Open,
+    /// All is said; what still comes is dropped until the client closes its side, or until then.
+    Lingering(Pin<Box<Sleep>>),
+    Closed,
+}
+
 impl Connection {
+    fn new(stream: TcpStream, stall: Duration, place: OwnedSemaphorePermit) -> Self {
+        let (unread, end) = (Unread::default(), End::Open);
+        Self { stream, stall, waiting: None, unread, end, _place: place }
+    }
+
+    /// To be set where a request's body has not been read to its end.
+    pub(super) fn unread(&self) -> Unread {
+        self.unread.clone()
+    }
+
+    /// Reads and drops what has come: none once nothing more will come.
+    fn drop_incoming(&mut self, cx: &mut Context<'_>) -> Option<usize> {
+        let (mut scratch, mut dropped) = ([0; 8192], 0);
+        loop {
+            let mut buf = ReadBuf::new(&mut scratch);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut buf) {
+                Poll::Ready(Ok(())) if !buf.filled().is_empty() => dropped += buf.filled().len(),
+                Poll::Ready(_) => return None,
+                Poll::Pending => return Some(dropped),
+            }
+        }
+    }
+
     fn watch<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.waiting = None;
@@ -106,7 +147,25 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let this = &mut *self;
+        if matches!(this.end, End::Open) {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+            // A head that is too long is refused before it is a request: then something has come, and nobody said so.
+            this.end = match this.drop_incoming(cx) {
+                Some(dropped) if dropped > 0 || this.unread.is_set() => {
+                    End::Lingering(Box::pin(sleep(LINGER)))
+                }
+                _ => End::Closed,
+            };
+        }
+        if matches!(this.end, End::Lingering(_)) && this.drop_incoming(cx).is_none() {
+            this.end = End::Closed;
+        }
+        if let End::Lingering(until) = &mut this.end {
+            ready!(until.as_mut().poll(cx));
+            this.end = End::Closed;
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_write_vectored(

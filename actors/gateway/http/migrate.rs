@@ -1,25 +1,28 @@
 //! `POST /v1/sessions/{id}/migrate`: moves a request that runs to another worker.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use config::Dur;
 use config::ids::{RequestId, WorkerId};
-use policies::session::{MIGRATE_WITHIN, MigrateError, Migrated};
-use ractor::rpc::CallResult;
+use policies::session::{MigrateError, Migrated};
 use serde::Deserialize;
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use super::body;
 use crate::gateway::Shared;
 use crate::gateway::error::{ApiError, json_response, plain};
 use crate::gateway::session::SessionMsg;
 
-/// After the pages are there the target has this long to answer before whoever asked is told to look for himself.
-const SWITCH_WITHIN: Duration = Duration::from_secs(10);
+/// How long whoever asks waits for the outcome unless he says otherwise.
+const WAIT: Dur = Dur::from_secs(10);
+/// How long he may wait at most. A migration takes [`policies::session::MIGRATE_WITHIN`] and the time that the target
+/// needs to take the request.
+const LONGEST_WAIT: Dur = Dur::from_secs(600);
 
 /// The body; none is one without a target.
 #[derive(Debug, Default, Deserialize)]
@@ -27,11 +30,13 @@ const SWITCH_WITHIN: Duration = Duration::from_secs(10);
 struct Ask {
     /// A worker: its node's name, or with the incarnation (`w2#1234`).
     to: Option<String>,
+    /// How long to wait for the outcome (`10s`); 0 answers at once.
+    timeout: Option<Dur>,
 }
 
-/// Answers when the request runs at the target: 200 with where it was and where it is. 202 where the target has all pages
-/// but has not taken the request yet. 404 unknown request, 409 not running or moving already, 400 unknown worker, 503 the
-/// target could not take it; the message says whether it is where it was.
+/// Answers when the request runs at the target: 200 with where it was and where it is. 202 where that takes longer than
+/// `timeout`: it goes on, and `/v1/requests/{id}` says how it ended. 404 unknown request, 409 not running or moving
+/// already, 400 unknown worker, 503 the target could not take it; the message says whether it is where it was.
 pub(super) async fn migrate(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -46,16 +51,23 @@ pub(super) async fn migrate(
         return Err(if known { refused(&MigrateError::NotRunning) } else { ApiError::unknown_request(&id) });
     };
     let to = ask.to.map(|name| worker(&shared, &name)).transpose()?;
-    let limit = MIGRATE_WITHIN.to_duration() + SWITCH_WITHIN;
+    let wait = ask.timeout.unwrap_or(WAIT);
+    if wait > LONGEST_WAIT {
+        let message =
+            format!("timeout is {wait}, and may be {LONGEST_WAIT} at most; /v1/requests shows the outcome");
+        return Err(ApiError::field("timeout", message));
+    }
     let target = to.as_ref().map(ToString::to_string);
-    match session.call(|reply| SessionMsg::Migrate { to, reply }, Some(limit)).await {
-        Ok(CallResult::Success(Ok(end))) => answer(end),
-        Ok(CallResult::Success(Err(e))) => Err(refused(&e)),
-        Ok(CallResult::Timeout) => {
-            Ok(json_response(StatusCode::ACCEPTED, &json!({"to": target, "state": "moving"})))
-        }
-        // It ended just now.
-        Ok(CallResult::SenderError) | Err(_) => Err(refused(&MigrateError::NotRunning)),
+    let (begun, begins) = oneshot::channel();
+    let (done, ends) = oneshot::channel();
+    let asked = SessionMsg::Migrate { to, begun: begun.into(), done: done.into() };
+    // A session that is gone, or goes before it answers, has ended just now.
+    let ended = || refused(&MigrateError::NotRunning);
+    session.send_message(asked).map_err(|_| ended())?;
+    begins.await.map_err(|_| ended())?.map_err(|e| refused(&e))?;
+    match tokio::time::timeout(wait.get(), ends).await {
+        Ok(end) => answer(end.map_err(|_| ended())?),
+        Err(_) => Ok(json_response(StatusCode::ACCEPTED, &json!({"to": target, "state": "moving"}))),
     }
 }
 
@@ -68,8 +80,10 @@ async fn asked(shared: &Shared, headers: &axum::http::HeaderMap, body: Body) -> 
     if bytes.is_empty() {
         return Ok(Ask::default());
     }
-    serde_json::from_slice(&bytes)
-        .map_err(|e| ApiError::invalid(format!("the body is not `{{\"to\": \"WORKER\"}}` or nothing: {e}")))
+    serde_json::from_slice(&bytes).map_err(|e| {
+        let shape = "`{\"to\": \"WORKER\", \"timeout\": \"10s\"}`, either or nothing";
+        ApiError::invalid(format!("the body is not {shape}: {e}"))
+    })
 }
 
 /// The worker of that name that this node knows.

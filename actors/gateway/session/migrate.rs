@@ -10,25 +10,29 @@ use ractor::RpcReplyPort;
 
 use super::SessionState;
 
-/// How whoever asked for a migration hears how it ended, or why it did not begin.
-pub(crate) type MigrateReply = RpcReplyPort<Result<Migrated, MigrateError>>;
+/// How whoever asked for a migration hears that it has begun, or why not.
+pub(crate) type BegunReply = RpcReplyPort<Result<(), MigrateError>>;
+/// How whoever asked for a migration hears how it ended.
+pub(crate) type DoneReply = RpcReplyPort<Migrated>;
 
 impl SessionState {
     pub(super) fn migrate(
         &mut self,
         now: Time,
         to: Option<WorkerId>,
-        reply: MigrateReply,
+        begun: BegunReply,
+        done: DoneReply,
         fx: &mut Vec<SessionEffect>,
     ) {
-        match self.core.migrate(now, to, fx) {
-            Ok(()) => self.mover = Some(reply),
-            Err(e) => {
-                metrics::counter!(crate::metrics::MIGRATIONS, "outcome" => "refused").increment(1);
-                // Whoever asked may be gone.
-                let _ = reply.send(Err(e));
-            }
+        let begins = self.core.migrate(now, to.clone(), fx);
+        if begins.is_ok() {
+            self.mover = Some(done);
+            self.shared.recent.moving(self.track.request, to);
+        } else {
+            metrics::counter!(crate::metrics::MIGRATIONS, "outcome" => "refused").increment(1);
         }
+        // Whoever asked may be gone.
+        let _ = begun.send(begins);
     }
 
     /// Asks the controller for a target.
@@ -78,9 +82,10 @@ impl SessionState {
             }
             Migrated::Ended => {}
         }
-        if let Some(reply) = self.mover.take() {
-            // Whoever asked may be gone.
-            let _ = reply.send(Ok(end));
+        self.shared.recent.moved(self.track.request, &end);
+        if let Some(done) = self.mover.take() {
+            // Whoever asked may be gone, or may have waited for long enough.
+            let _ = done.send(end);
         }
     }
 }

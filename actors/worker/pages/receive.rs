@@ -23,6 +23,8 @@ use crate::worker::scheduler::SchedulerMsg;
 pub(crate) struct ReceiveArgs {
     pub(crate) key: TransferKey,
     pub(crate) wanted: Wanted,
+    /// The request has its pages.
+    pub(crate) reserved: bool,
     pub(crate) limits: HandoffConfig,
     pub(crate) spec: Box<RequestSpec>,
     /// Where the other worker takes questions.
@@ -51,7 +53,8 @@ pub(crate) struct Receiving {
 
 impl Receiving {
     pub(super) fn new(args: ReceiveArgs) -> Self {
-        let core = Receiver::new(args.limits, args.key, args.wanted);
+        let begin = if args.reserved { Receiver::new } else { Receiver::unreserved };
+        let core = begin(args.limits, args.key, args.wanted);
         let (id, hashes) = ((args.spec.id, args.spec.attempt), args.spec.hashes.clone());
         Self { core, args, id, hashes, lane: None, ask: None, here: VecDeque::new(), last: None }
     }
@@ -86,6 +89,9 @@ impl Receiving {
                 };
                 self.core.on(now, key, event, &mut fx);
             }
+            PageSetMsg::Reserved { cached } => {
+                self.core.on(now, key, ReceiverEvent::Reserved { cached_pages: cached }, &mut fx);
+            }
             PageSetMsg::Dropped(_) => self.core.cancel(now, &mut fx),
             PageSetMsg::Tick => {
                 self.core.tick(now, &mut fx);
@@ -93,6 +99,7 @@ impl Receiving {
             }
             // Of the other end.
             PageSetMsg::Submitted(_)
+            | PageSetMsg::Begun
             | PageSetMsg::Computed { .. }
             | PageSetMsg::Prefilled(_)
             | PageSetMsg::Exported { .. } => {}
@@ -117,6 +124,7 @@ impl Receiving {
         let key = TransferKey { transfer, generation };
         let event = match header {
             ArchivedKvHeader::Accepted { .. } => ReceiverEvent::Accepted,
+            ArchivedKvHeader::Begun { .. } => ReceiverEvent::Begun,
             ArchivedKvHeader::Refused { code, why, .. } => {
                 let code = kv::RefusalCode::from(code);
                 warn!(request = %self.id.0, code = code.as_str(), why = why.as_str(), "a worker turned a prompt away");
@@ -157,6 +165,7 @@ impl Receiving {
             ArchivedKvHeader::Ask { .. }
             | ArchivedKvHeader::Credit { .. }
             | ArchivedKvHeader::Ack { .. }
+            | ArchivedKvHeader::Open { .. }
             | ArchivedKvHeader::Released { .. } => return,
         };
         self.core.on(now, key, event, fx);
@@ -200,7 +209,7 @@ impl Receiving {
         let TransferKey { transfer, generation } = self.args.key;
         let id = self.id;
         match effect {
-            ReceiverEffect::Ask { first_page, want_pages, window } => {
+            ReceiverEffect::Ask { first_page, want_pages, window, reserved } => {
                 let now = clock::now();
                 let spec = match kv::encode_spec(now, &self.args.spec) {
                     Ok(spec) => spec,
@@ -216,6 +225,7 @@ impl Receiving {
                     layout: self.args.layout.into(),
                     first_page,
                     want_pages,
+                    reserved,
                     window,
                     spec,
                 });
@@ -223,6 +233,10 @@ impl Receiving {
                 if self.args.port.cast(KvPortMsg::Open { to, transfer, set }).is_err() {
                     self.core.link_lost(now, more);
                 }
+            }
+            ReceiverEffect::Reserve => self.tell(KvMsg::Reserve(id)),
+            ReceiverEffect::Open { first_page, window } => {
+                self.send(KvHeader::Open { transfer, generation, first_page, window }, more).await;
             }
             ReceiverEffect::Import { first, count } => {
                 let at = self

@@ -79,9 +79,9 @@ pub(super) struct Transfers {
 
 #[derive(Debug)]
 enum Entry {
-    /// The request waits for its pages here.
+    /// The other worker was not asked yet.
     Waiting { spec: Box<RequestSpec>, peer: KvPeer },
-    /// It has them, and their content comes.
+    /// It was asked for the content of the request's pages, which are in the table when there are some.
     Receiving { set: Option<ActorRef<PageSetMsg>>, table: Vec<PageId> },
     /// It is computed for another worker.
     Sending {
@@ -171,7 +171,12 @@ impl Transfers {
         let pages = if moved { 1 } else { LEAST_PAGES };
         let (id, least) = ((spec.id, spec.attempt), pages * self.kv.layout.page_tokens);
         let kept = Box::new(spec.clone());
-        core.submit_received(now, spec, least)?;
+        // Pages for what is computed elsewhere are taken when that begins. What moves is not to wait for them afterwards.
+        if moved {
+            core.submit_received(now, spec, least)?;
+        } else {
+            core.submit_expected(now, spec, least)?;
+        }
         self.entries.insert(id, Entry::Waiting { spec: kept, peer });
         Ok(())
     }
@@ -209,8 +214,23 @@ impl Transfers {
 
     fn hear(&mut self, news: KvWork, core: &mut Batch, host: &EngineHost, now: Time, worker: &WorkerId) {
         match news {
+            KvWork::Expected { request, attempt, tokens } => {
+                let id = (request, attempt);
+                if let Some(Entry::Waiting { spec, peer }) = self.entries.remove(&id) {
+                    self.entries.insert(id, Entry::Receiving { set: None, table: Vec::new() });
+                    self.ask(id, spec, peer, None, tokens, worker);
+                } else {
+                    core.compute_here(now, request, attempt, 0);
+                }
+            }
             KvWork::Reserved { request, attempt, pages, cached, tokens } => {
                 let id = (request, attempt);
+                if let Some(Entry::Receiving { set: Some(set), table }) = self.entries.get_mut(&id) {
+                    *table = pages;
+                    // One that has ended is about to say so.
+                    let _ = set.cast(PageSetMsg::Reserved { cached: cached / self.kv.layout.page_tokens });
+                    return;
+                }
                 let Some(Entry::Waiting { spec, peer }) = self.entries.remove(&id) else {
                     core.compute_here(now, request, attempt, 0);
                     return;
@@ -222,9 +242,18 @@ impl Transfers {
                     return;
                 }
                 self.entries.insert(id, Entry::Receiving { set: None, table: pages });
-                self.ask(id, spec, peer, cached, tokens, worker);
+                self.ask(id, spec, peer, Some(cached), tokens, worker);
             }
-            KvWork::NotNeeded { request, attempt } => _ = self.entries.remove(&(request, attempt)),
+            KvWork::NotNeeded { request, attempt } => {
+                if let Some(set) = self.entries.remove(&(request, attempt)).as_ref().and_then(Entry::set) {
+                    let _ = set.cast(PageSetMsg::Dropped(None));
+                }
+            }
+            KvWork::Begun { request, attempt } => {
+                if let Some(Entry::Sending { set, .. }) = self.entries.get(&(request, attempt)) {
+                    let _ = set.cast(PageSetMsg::Begun);
+                }
+            }
             KvWork::Computed { request, attempt, first, pages } => {
                 self.computed((request, attempt), first, &pages, host);
             }
@@ -244,12 +273,13 @@ impl Transfers {
         }
     }
 
+    /// Has a prompt asked for: of a request that has its pages, with so many tokens that are cached, or gets them later.
     fn ask(
         &mut self,
         id: Id,
         spec: Box<RequestSpec>,
         peer: KvPeer,
-        cached: u32,
+        cached: Option<u32>,
         tokens: u32,
         worker: &WorkerId,
     ) {
@@ -261,12 +291,13 @@ impl Transfers {
         let wanted = Wanted {
             tokens,
             page_tokens,
-            cached_pages: cached / page_tokens,
+            cached_pages: cached.unwrap_or(0) / page_tokens,
             pages: spec.max_tokens as usize > done + 1,
         };
         let args = ReceiveArgs {
             key: TransferKey { transfer: self.last, generation: worker.incarnation },
             wanted,
+            reserved: cached.is_some(),
             limits: side.limits,
             spec,
             address: peer.address,
@@ -343,11 +374,11 @@ impl Transfers {
     /// Does what a page set asks for.
     pub(super) fn handle(&mut self, message: KvMsg, core: &mut Batch, host: &EngineHost, now: Time) {
         match message {
-            KvMsg::Prefill { spec, first_page, set } => {
+            KvMsg::Prefill { spec, first_page, reserved, set } => {
                 let id = (spec.id, spec.attempt);
                 let tokens = u32::try_from(spec.prompt.len()).unwrap_or(u32::MAX);
                 core.set_transfer_chunk(self.chunking.next_tokens(tokens));
-                let result = core.submit_prefill(now, *spec).map(|()| Pace {
+                let result = core.submit_prefill(now, *spec, reserved).map(|()| Pace {
                     least: self.chunking.flush_pages(),
                     most: self.chunking.message_pages(tokens),
                 });
@@ -357,6 +388,17 @@ impl Transfers {
                 }
                 // A page set that has ended meanwhile has asked for the release too.
                 let _ = set.cast(PageSetMsg::Submitted(result));
+            }
+            KvMsg::Reserve(id) => {
+                // One that is gone has been dropped, which its page set hears next.
+                core.begun(now, id.0, id.1);
+            }
+            KvMsg::Opened { id, first_page } => {
+                core.open(id.0, id.1);
+                if let Some(Entry::Sending { table, next, .. }) = self.entries.get_mut(&id) {
+                    // The page set asks for what is computed by now, and is given the rest.
+                    *next = first_page.map(|first| first.max(table.len() as u32));
+                }
             }
             KvMsg::Export { id, first, count, set } => self.export(id, first, count, &set, host),
             KvMsg::Import { id, first, pages, set } => self.import(id, first, pages, &set, host),

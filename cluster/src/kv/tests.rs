@@ -63,6 +63,7 @@ pub(super) fn one_of_each() -> Vec<KvHeader> {
             layout: LAYOUT.into(),
             first_page: 3,
             want_pages: true,
+            reserved: true,
             window: 16,
             spec: vec![1, 2, 3],
         },
@@ -88,6 +89,8 @@ pub(super) fn one_of_each() -> Vec<KvHeader> {
         KvHeader::Ack { transfer, generation },
         KvHeader::Cancel { transfer, generation, why: "the client went away".to_owned() },
         KvHeader::Released { transfer, generation },
+        KvHeader::Begun { transfer, generation },
+        KvHeader::Open { transfer, generation, first_page: 3, window: 16 },
     ]
 }
 
@@ -121,8 +124,8 @@ pub(super) fn any_header() -> impl Strategy<Value = KvHeader> {
     ];
     let lists = || (vec(any::<u64>(), 0..64), vec(any::<[u8; 16]>(), 0..64));
     prop_oneof![
-        (ids, any::<[u8; 32]>(), any::<[u32; 7]>(), any::<bool>(), vec(any::<u8>(), 0..300)).prop_map(
-            |([transfer, generation], fingerprint, n, want_pages, spec)| KvHeader::Ask {
+        (ids, any::<[u8; 32]>(), any::<[u32; 7]>(), any::<[bool; 2]>(), vec(any::<u8>(), 0..300)).prop_map(
+            |([transfer, generation], fingerprint, n, [want_pages, reserved], spec)| KvHeader::Ask {
                 transfer,
                 generation,
                 fingerprint,
@@ -135,6 +138,7 @@ pub(super) fn any_header() -> impl Strategy<Value = KvHeader> {
                 },
                 first_page: n[5],
                 want_pages,
+                reserved,
                 window: n[6],
                 spec,
             }
@@ -169,6 +173,13 @@ pub(super) fn any_header() -> impl Strategy<Value = KvHeader> {
         ids.prop_map(|[transfer, generation]| KvHeader::Ack { transfer, generation }),
         (ids, text).prop_map(|([transfer, generation], why)| KvHeader::Cancel { transfer, generation, why }),
         ids.prop_map(|[transfer, generation]| KvHeader::Released { transfer, generation }),
+        ids.prop_map(|[transfer, generation]| KvHeader::Begun { transfer, generation }),
+        (ids, any::<[u32; 2]>()).prop_map(|([transfer, generation], [first_page, window])| KvHeader::Open {
+            transfer,
+            generation,
+            first_page,
+            window
+        }),
     ]
 }
 

@@ -16,11 +16,12 @@ use ractor_cluster::{
     RactorMessage,
 };
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::stream::{Io, Numbered, Switch, link_of_label};
-use super::{Events, LinkEvent, LinksConfig, LinksError, accept, dial};
+use super::{Events, LinkEvent, LinksConfig, LinksError, accept, aside, dial};
 use crate::handshake::{Agreed, Refusal, Terms};
 use crate::port::{PeerDoors, Port, SCOPE};
 use crate::tls::{self, Tls};
@@ -59,6 +60,12 @@ pub(super) enum LinksMsg {
     Dial(String),
     Close(LinkId, String),
     Shaken(Box<Shaken>),
+    /// The other end has closed a connection that waited.
+    Forsaken {
+        link: LinkId,
+        peer: NodeId,
+        dialled: Option<String>,
+    },
     DialFailed {
         address: String,
         error: DialError,
@@ -141,13 +148,11 @@ enum Stage {
     Closing,
 }
 
-/// Of two connections between the same lives of two nodes the one with the lesser rank stays. Both ends find the same: it
-/// counts who dialled, and then that one's number of the link.
-type Rank = (bool, LinkId);
-
-fn rank(me: &NodeId, link: LinkId, dialled: bool, agreed: &Agreed) -> Rank {
-    let lesser_dialled = dialled == (*me < agreed.member.id);
-    (lesser_dialled, if dialled { link } else { agreed.their_link })
+/// A connection that cannot be handed to ractor yet.
+struct Waiting {
+    peer: NodeId,
+    /// Brings it back as another [`LinksMsg::Shaken`].
+    back: oneshot::Sender<()>,
 }
 
 pub(super) struct Keeper;
@@ -157,12 +162,10 @@ pub(super) struct KeeperState {
     server: ActorRef<NodeServerMessage>,
     events: Events,
     links: BTreeMap<LinkId, Entry>,
-    /// Connections that wait for an older one to the same peer to vanish from ractor.
-    waiting: Vec<Shaken>,
-    /// Ends of links that are told when the connections that took their places are up, or have failed too: the peer
-    /// was there all the time.
-    held: Vec<(NodeId, LinkEvent)>,
-    /// The accept loop and the dials: they end with the keeper.
+    /// Connections that wait until an older one to the same peer has vanished from ractor, or the peer has closed one of
+    /// the two.
+    waiting: BTreeMap<LinkId, Waiting>,
+    /// The accept loop, the dials and who waits: they end with the keeper.
     tasks: JoinSet<()>,
     _ports: Vec<Port>,
 }
@@ -190,8 +193,7 @@ impl Actor for Keeper {
             server,
             events: args.events,
             links: BTreeMap::new(),
-            waiting: Vec::new(),
-            held: Vec::new(),
+            waiting: BTreeMap::new(),
             tasks,
             _ports: args.ports,
         })
@@ -210,15 +212,19 @@ impl Actor for Keeper {
             }
             LinksMsg::Close(link, why) => state.close(&myself, link, why),
             LinksMsg::Shaken(shaken) => state.shaken(&myself, *shaken),
+            LinksMsg::Forsaken { link, peer, dialled } => {
+                state.waiting.remove(&link);
+                state.spare(peer, dialled);
+            }
             LinksMsg::DialFailed { address, error } => state.tell(LinkEvent::DialFailed { address, error }),
             LinksMsg::Refused { peer, name, refusal, by_peer } => {
                 state.tell(LinkEvent::Refused { peer, name, refusal, by_peer });
             }
             LinksMsg::Opened { link, session, node_id } => state.opened(link, session, node_id),
             LinksMsg::Ready(link) => state.ready(link),
-            LinksMsg::Gone(link) => state.gone(&myself, link),
+            LinksMsg::Gone(link) => state.gone(link),
             LinksMsg::Overdue(link) => state.overdue(&myself, link),
-            LinksMsg::Forget(link) => state.gone(&myself, link),
+            LinksMsg::Forget(link) => state.gone(link),
         }
         Ok(())
     }
@@ -255,42 +261,50 @@ impl KeeperState {
 
     /// Hands a connection to ractor, one a peer: between two, ractor would choose by rules of its own, might keep the
     /// dead one, and ends one that carries messages before the other one does.
+    ///
+    /// Of two that both ends have dialled at once the node with the lesser name keeps whichever comes first here, and
+    /// closes the other; the node with the greater name waits to see which that is. So no link that is up at either end
+    /// gives way, and what was sent over it arrives.
     fn shaken(&mut self, myself: &ActorRef<LinksMsg>, shaken: Shaken) {
         let peer = shaken.agreed.member.clone();
-        let me = self.shared.terms.gate.hello().0.id;
-        let rivals: Vec<(LinkId, bool, Rank)> = self
-            .links
-            .iter()
-            .filter(|(_, entry)| entry.agreed.member.id == peer.id && !matches!(entry.stage, Stage::Closing))
-            .map(|(link, entry)| {
-                let age = shaken.begun.saturating_duration_since(entry.since);
-                let over = entry.agreed.member.incarnation != peer.incarnation || age > STALE_AFTER;
-                (*link, over, rank(&me, *link, entry.dialled.is_some(), &entry.agreed))
-            })
-            .collect();
-        let own = rank(&me, shaken.link, shaken.dialled.is_some(), &shaken.agreed);
-        if rivals.iter().any(|(_, over, rank)| !over && *rank < own) {
-            // The other end, which compares the same numbers, closes it too.
-            if let Some(address) = shaken.dialled {
-                self.tell(LinkEvent::DialFailed { address, error: DialError::AlreadyLinked(peer.id) });
+        let mut rival = false;
+        let mut over = Vec::new();
+        for (link, entry) in self.of_peer(&peer.id).filter(|(_, entry)| !entry.is_closing()) {
+            let age = shaken.begun.saturating_duration_since(entry.since);
+            let lost = matches!(entry.stage, Stage::Up(_)) && age > STALE_AFTER;
+            if lost || entry.agreed.member.incarnation != peer.incarnation {
+                over.push(link);
+            } else {
+                rival = true;
             }
+        }
+        if rival && self.shared.terms.gate.hello().0.id < peer.id {
+            // The other end sees it closed.
+            self.spare(peer.id, shaken.dialled);
             return;
         }
-        for (link, over, _) in rivals {
-            let ended = self.end(myself, link, "a new connection of the same node replaces it".to_owned());
-            match ended {
-                // The peer has given up what it did over that one.
-                Some(event) if over => self.tell(event),
-                Some(event) => self.held.push((peer.id.clone(), event)),
-                None => {}
-            }
+        for link in over {
+            // The peer has given up what it did over that one.
+            self.close(myself, link, "a new connection of the same node replaces it".to_owned());
         }
-        let closing =
-            |entry: &Entry| entry.agreed.member.id == peer.id && matches!(entry.stage, Stage::Closing);
-        if self.links.values().any(closing) {
-            self.waiting.push(shaken);
+        if self.of_peer(&peer.id).next().is_some() {
+            let (back, told) = oneshot::channel();
+            self.waiting.insert(shaken.link, Waiting { peer: peer.id, back });
+            self.tasks.spawn(aside::wait(shaken, told, myself.clone()));
         } else {
             self.hand_over(myself, shaken);
+        }
+    }
+
+    fn of_peer<'a>(&'a self, peer: &'a NodeId) -> impl Iterator<Item = (LinkId, &'a Entry)> {
+        let links = self.links.iter().map(|(link, entry)| (*link, entry));
+        links.filter(move |(_, entry)| entry.agreed.member.id == *peer)
+    }
+
+    /// A connection was one too many.
+    fn spare(&self, peer: NodeId, dialled: Option<String>) {
+        if let Some(address) = dialled {
+            self.tell(LinkEvent::DialFailed { address, error: DialError::AlreadyLinked(peer) });
         }
     }
 
@@ -323,7 +337,6 @@ impl KeeperState {
         let Agreed { member, page_tokens, their_link } = entry.agreed.clone();
         let outbound = entry.dialled.clone();
         self.tell(LinkEvent::Up { link, their_link, member, page_tokens, outbound, doors });
-        self.release();
     }
 
     fn doors_changed(&mut self, node_id: u64) {
@@ -348,55 +361,31 @@ impl KeeperState {
 
     /// Cuts a link and tells its last event.
     fn close(&mut self, myself: &ActorRef<LinksMsg>, link: LinkId, why: String) {
-        if let Some(event) = self.end(myself, link, why) {
-            self.tell(event);
-        }
-        self.release();
-    }
-
-    /// Cuts a link; gives the event to tell.
-    fn end(&mut self, myself: &ActorRef<LinksMsg>, link: LinkId, why: String) -> Option<LinkEvent> {
-        let entry = self.links.get_mut(&link)?;
-        if matches!(entry.stage, Stage::Closing) {
-            return None;
-        }
+        let Some(entry) = self.links.get_mut(&link).filter(|entry| !entry.is_closing()) else { return };
         let event = entry.last_event(link, why);
         entry.switch.cut();
         if let Some((session, _)) = &entry.session {
             session.stop(Some("closed".to_owned()));
         }
         myself.send_after(SESSION_LIMIT, move || LinksMsg::Forget(link));
-        event
-    }
-
-    /// Tells what was held back of peers to whom no connection is on its way up any more.
-    fn release(&mut self) {
-        let waiting = self.waiting.iter().map(|shaken| &shaken.agreed);
-        let opening = self.links.values().filter(|entry| matches!(entry.stage, Stage::Opening));
-        let coming: Vec<NodeId> = waiting
-            .chain(opening.map(|entry| &entry.agreed))
-            .map(|agreed| agreed.member.id.clone())
-            .collect();
-        let (later, now) =
-            std::mem::take(&mut self.held).into_iter().partition(|(id, _)| coming.contains(id));
-        self.held = later;
-        for (_, event) in now {
+        if let Some(event) = event {
             self.tell(event);
         }
     }
 
     /// ractor has let go of a link.
-    fn gone(&mut self, myself: &ActorRef<LinksMsg>, link: LinkId) {
+    fn gone(&mut self, link: LinkId) {
         let Some(mut entry) = self.links.remove(&link) else { return };
         entry.switch.cut();
         let why = entry.switch.why().unwrap_or_else(|| "its session ended".to_owned());
         if let Some(event) = entry.last_event(link, why) {
             self.tell(event);
         }
-        for shaken in std::mem::take(&mut self.waiting) {
-            self.shaken(myself, shaken);
+        let peer = entry.agreed.member.id;
+        for (_, waiting) in self.waiting.extract_if(.., |_, waiting| waiting.peer == peer) {
+            // One whose other end has just closed it is gone as well.
+            let _ = waiting.back.send(());
         }
-        self.release();
     }
 
     /// A session that may not have come up in time.
@@ -408,6 +397,10 @@ impl KeeperState {
 }
 
 impl Entry {
+    fn is_closing(&self) -> bool {
+        matches!(self.stage, Stage::Closing)
+    }
+
     /// What is said when the link ends, the first time that it does; from then on it is closing.
     fn last_event(&mut self, link: LinkId, why: String) -> Option<LinkEvent> {
         match std::mem::replace(&mut self.stage, Stage::Closing) {
@@ -424,9 +417,6 @@ impl Entry {
 /// However the keeper ends, no link ends without its event and no socket stays open.
 impl Drop for KeeperState {
     fn drop(&mut self) {
-        for (_, event) in std::mem::take(&mut self.held) {
-            self.tell(event);
-        }
         for (link, mut entry) in std::mem::take(&mut self.links) {
             entry.switch.cut();
             if let Some(event) = entry.last_event(link, "the node's links were stopped".to_owned()) {

@@ -147,14 +147,26 @@ impl<const R: usize> RowsOf<R> for Plain<R> {
 const AHEAD: usize = 2048;
 const FAR_AHEAD: usize = 8192;
 
-/// Fetches what lies some way ahead of a block of `bytes` of a panel, for a tile of `R` rows.
+/// Fetches what lies some way ahead of a block of `bytes` bytes, `left` bytes before the end of its panel, for a tile of
+/// `R` rows. The panel that a thread is likely to read next in the block's place begins `skip` bytes after that end.
 #[inline(always)]
-pub(super) fn fetch_ahead<S: Simd, const R: usize>(s: S, block: *const u8, bytes: usize) {
+pub(super) fn fetch_ahead<S: Simd, const R: usize>(
+    s: S,
+    block: *const u8,
+    bytes: usize,
+    left: usize,
+    skip: usize,
+) {
+    if R > 8 {
+        return;
+    }
+    let distance = if R <= 2 { FAR_AHEAD } else { AHEAD };
+    let ahead = block.wrapping_add(distance + if distance < left { 0 } else { skip });
     for line in 0..bytes.div_ceil(64) {
-        match R {
-            1..=2 => s.prefetch::<true>(block.wrapping_add(FAR_AHEAD + line * 64)),
-            3..=8 => s.prefetch::<false>(block.wrapping_add(AHEAD + line * 64)),
-            _ => {}
+        if R <= 2 {
+            s.prefetch::<true>(ahead.wrapping_add(line * 64));
+        } else {
+            s.prefetch::<false>(ahead.wrapping_add(line * 64));
         }
     }
 }
@@ -177,7 +189,9 @@ unsafe fn tile<S: Simd, const BITS: usize, X: RowsOf<R>, const R: usize, const P
         let mut weights = [s.splat(0.0); P];
         for p in 0..P {
             let panel = panels.wrapping_add(p * stride);
-            fetch_ahead::<S, R>(s, panel.wrapping_add(input * Dense::<BITS>::BYTES), Dense::<BITS>::BYTES);
+            let bytes = Dense::<BITS>::BYTES;
+            let left = (inputs - input) * bytes;
+            fetch_ahead::<S, R>(s, panel.wrapping_add(input * bytes), bytes, left, (P - 1) * stride);
             // SAFETY: the input exists. (No closures here: a closure would not get the level's instructions.)
             weights[p] = unsafe { Dense::<BITS>::weights(s, panel, input) };
         }

@@ -224,7 +224,8 @@ unsafe fn tile<S: Simd, W: Source, const R: usize, const P: usize>(
             at[p] = at[0].wrapping_add(p * stride);
         }
         for p in 0..P {
-            fetch_ahead::<S, R>(s, at[p], W::BYTES);
+            let left = (blocks - block) * W::BYTES;
+            fetch_ahead::<S, R>(s, at[p], W::BYTES, left, (P - 1) * stride);
         }
         for group in 0..W::BLOCK / W::LEN {
             let part = if W::LEN == GROUP { Parts::Whole } else { Parts::half(group % 2) };

@@ -46,7 +46,7 @@ impl Batch {
             "{} pages are fenced and no step is in flight",
             self.fenced.len()
         );
-        let maps = [&self.resuming, &self.paused, &self.stalled, &self.receiving, &self.held];
+        let maps = [&self.resuming, &self.paused, &self.stalled, &self.expected, &self.receiving, &self.held];
         let listed = self.running.len() + self.fresh.len() + maps.iter().map(|m| m.len()).sum::<usize>();
         ensure_invariant!(
             listed == self.seqs.len(),
@@ -99,6 +99,7 @@ impl Batch {
             (Place::Fresh, self.fresh.in_order().collect()),
             (Place::Paused, self.paused.values().copied().collect()),
             (Place::Stalled, self.stalled.values().copied().collect()),
+            (Place::Expected, self.expected.values().copied().collect()),
             (Place::Receiving, self.receiving.values().copied().collect()),
             (Place::Held, self.held.values().copied().collect()),
         ];
@@ -249,7 +250,12 @@ impl Batch {
             seq.output.len()
         );
         let waits = match seq.place {
-            Place::Fresh | Place::Resuming | Place::Running | Place::Receiving | Place::Held => false,
+            Place::Fresh
+            | Place::Resuming
+            | Place::Running
+            | Place::Expected
+            | Place::Receiving
+            | Place::Held => false,
             // There may be no slot for it.
             Place::Paused => !self.has_credit(key) || !self.woken,
             Place::Stalled => true,

@@ -47,7 +47,7 @@ impl Batch {
         BatchLoad {
             requests: self.requests(),
             running: self.running.len() as u32,
-            waiting: (self.resuming.len() + self.fresh.len()) as u32,
+            waiting: (self.resuming.len() + self.fresh.len() + self.expected.len()) as u32,
             paused: (self.paused.len() + self.stalled.len()) as u32,
             queued_prefill_tokens: 0,
             outstanding_tokens: 0,

@@ -23,7 +23,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use config::ids::{SessionId, TenantId};
@@ -199,7 +199,8 @@ impl Lines {
         limit: u64,
         block_tokens: u32,
     ) -> Result<Self, SimError> {
-        let file = File::open(path).map_err(|source| SimError::Read { path: path.to_path_buf(), source })?;
+        let file =
+            File::open(path).map_err(|source| SimError::ReadTrace { path: path.to_path_buf(), source })?;
         let mut lines = Self {
             path: path.to_path_buf(),
             reader: BufReader::new(file),
@@ -251,7 +252,10 @@ impl Lines {
         loop {
             text.clear();
             let read = self.reader.read_line(&mut text);
-            let read = read.map_err(|source| SimError::Read { path: self.path.clone(), source })?;
+            let read = read.map_err(|source| match source.kind() {
+                ErrorKind::InvalidData => self.error(self.line + 1, "it is no text in UTF-8".into()),
+                _ => SimError::ReadTrace { path: self.path.clone(), source },
+            })?;
             if read == 0 {
                 return Ok(None);
             }

@@ -234,6 +234,49 @@ fn of_two_simultaneous_dials_one_link_is_left() {
     }
 }
 
+/// A thousand dials, two at a time, with messages over each link from the moment that either end has it: the link that an
+/// end has is never taken away, and all that is sent over it arrives once and in order.
+#[test]
+fn nothing_is_lost_when_both_dial_at_once() {
+    let (mut a, mut b) = (Node::start_as("a 1 x talk"), Node::start_as("b 1 x talk"));
+    for round in 0..500 {
+        let (to_a, to_b) = (format!("dial {}", a.address), format!("dial {}", b.address));
+        // Either may be first, by nothing or by some of the time that a handshake takes.
+        let mut dials = [(&mut a, to_b), (&mut b, to_a)];
+        dials.rotate_left(round % 2);
+        for (i, (node, dial)) in dials.into_iter().enumerate() {
+            if i == 1 {
+                let begun = Instant::now();
+                while begun.elapsed() < Duration::from_micros(100) * (round as u32 / 2 % 40) {
+                    std::hint::spin_loop();
+                }
+            }
+            node.order(&dial);
+        }
+        let mut numbers = Vec::new();
+        for node in [&mut a, &mut b] {
+            let up = node.find(&["up "]);
+            if up.starts_with("up in") {
+                node.find(&["dial-failed"]);
+            }
+            numbers.push(up.split(' ').nth(2).expect("a number").to_owned());
+        }
+        let [at_a, at_b] = numbers.try_into().expect("one each");
+        assert_eq!(a.ask(&format!("talk {at_a}")), "20", "round {round}: {:?}", a.early);
+        assert_eq!(b.ask(&format!("talk {at_b}")), "20", "round {round}: {:?}", b.early);
+        b.ask_until(&format!("heard {at_a}"), "40");
+        a.ask_until(&format!("heard {at_b}"), "40");
+        assert_eq!([a.ask("said"), b.ask("said")], [format!("{at_a}:40"), format!("{at_b}:40")]);
+        a.order(&format!("close {at_a}"));
+        for (node, link) in [(&mut a, &at_a), (&mut b, &at_b)] {
+            node.find(&[&format!("down {link}")]);
+            node.ask_until("links", "");
+            node.early.retain(|line| !line.starts_with("refused"));
+            assert!(node.early.is_empty(), "round {round}: {:?}", node.early);
+        }
+    }
+}
+
 /// Writes to a node that reads nothing pile up in the socket; closing the link closes it all the same.
 #[test]
 fn a_link_to_a_frozen_node_can_be_closed() {

@@ -101,7 +101,9 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn dot(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U {
-        unsafe { _mm512_dpwssd_epi32(sum, a, b) }
+        // The saturating form, though nothing saturates: the compiler takes the plain one apart into a product and a sum,
+        // which is faster in a single chain of sums and half as fast in the many that a tile has.
+        unsafe { _mm512_dpwssds_epi32(sum, a, b) }
     }
     #[inline(always)]
     fn to_f32(self, value: Self::U) -> Self::F {

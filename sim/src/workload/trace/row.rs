@@ -80,7 +80,7 @@ struct Json {
 
 /// The number of a block, or the hash of a page in hexadecimal.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "use whole numbers, or hashes in hexadecimal as texts")]
 enum Block {
     Number(u64),
     Negative(i64),
@@ -104,10 +104,7 @@ pub(super) fn guess(first: &str) -> Option<TraceFormat> {
 /// # Errors
 /// Why it is none, with the key.
 pub(super) fn json(text: &str, block_tokens: u32) -> Result<Row, String> {
-    let json: Json = serde_json::from_str(text).map_err(|e| {
-        // The position is that within the line, which is named by the caller.
-        e.to_string().split(" at line ").next().unwrap_or_default().to_owned()
-    })?;
+    let json: Json = serde_json::from_str(text).map_err(|e| reason(text, &e))?;
     let nanos = |key: &str, ms: &serde_json::Number| match (ms.as_u64(), ms.as_f64()) {
         (Some(ms), _) => ms.checked_mul(1_000_000).ok_or_else(|| format!("`{key}` is {ms}: too late")),
         (None, Some(ms)) if (0.0..9e12).contains(&ms) => Ok((ms * 1e6).round() as u64),
@@ -168,6 +165,29 @@ pub(super) fn json(text: &str, block_tokens: u32) -> Result<Row, String> {
         tenant: json.tenant,
         props: json.props,
     })
+}
+
+/// Why a line is no request, with the key where the error itself names none.
+fn reason(text: &str, error: &serde_json::Error) -> String {
+    let said = error.to_string();
+    // The position is that within the line, which is named by the caller.
+    let said = said.split(" at line ").next().unwrap_or_default();
+    let names_it =
+        ["missing field", "unknown field", "duplicate field"].iter().any(|kind| said.starts_with(kind));
+    let key = text.get(..error.column()).and_then(|before| {
+        let (until_key, _) = before.rsplit_once("\":")?;
+        until_key.rsplit_once('"').map(|(_, key)| key)
+    });
+    match key {
+        Some(key) if error.is_data() && !names_it => {
+            format!(
+                "`{key}`: {}",
+                said.replace("expected u32", "expected a whole number from 0 to 4294967295")
+            )
+        }
+        _ if error.is_eof() => format!("{said}: the line is cut off"),
+        _ => said.to_owned(),
+    }
 }
 
 impl Block {

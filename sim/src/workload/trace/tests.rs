@@ -199,7 +199,14 @@ fn bad_lines_are_refused_with_file_line_and_key() {
         (r#"{"session_id": "s", "delay": 3, "input_length": 4, "output_length": 1}"#, "timestamp"),
         (r#"{"wait_for": ["q"], "input_length": 4, "output_length": 1}"#, "\"q\""),
         (r#"{"request_id": "r", "timestamp": 9000, "input_length": 4, "output_length": 1}"#, "request_id"),
-        ("{", "EOF"),
+        (r#"{"timestamp": "0", "input_length": 4, "output_length": 1}"#, "`timestamp`: "),
+        (r#"{"timestamp": 0, "input_length": -4, "output_length": 1}"#, "`input_length`: "),
+        (
+            r#"{"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": [null]}"#,
+            "`hash_ids`: use whole",
+        ),
+        (r#"{"timestamp": 0, "input_length": 4, "output_length": 1, "props": {"a": []}}"#, "use a flag"),
+        ("{", "cut off"),
         ("hello", "expected value"),
     ];
     for (number, (bad, part)) in cases.into_iter().enumerate() {
@@ -223,6 +230,9 @@ fn bad_lines_are_refused_with_file_line_and_key() {
         let error = all(&trace).unwrap_err().to_string();
         assert!(error.contains(part), "{text:?}: {error}");
     }
+    let binary = trace("binary", "");
+    std::fs::write(&binary.path, [good.as_bytes(), b"\n\xff\xfe\n"].concat()).unwrap();
+    assert!(all(&binary).unwrap_err().to_string().contains("line 2: it is no text"));
     let mut gone = trace("gone", "");
     gone.scenario.workload.trace = Some("no/such/trace.jsonl".into());
     assert!(all(&gone).unwrap_err().to_string().contains("no/such/trace.jsonl"));

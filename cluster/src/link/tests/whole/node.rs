@@ -38,7 +38,7 @@ fn run() {
         .enable_all()
         .build()
         .expect("a runtime");
-    runtime.block_on(live(me, Cookie::from_text(words[2]), words[3] == "strict"));
+    runtime.block_on(live(me, Cookie::from_text(words[2]), words[3]));
 }
 
 /// What the node has been told.
@@ -50,6 +50,51 @@ struct View {
     doors: BTreeMap<LinkId, PeerDoors>,
     /// How often the last link that was up ended.
     alone: usize,
+    /// It talks over each link as soon as that is up: how much it has sent over each, by its own numbers.
+    talk: Option<BTreeMap<LinkId, usize>>,
+    /// Numbers of the messages that came over each link, by the other end's number of it.
+    heard: BTreeMap<u64, Vec<usize>>,
+}
+
+/// Messages that a node that talks sends over a new link at once.
+const TALK: usize = 20;
+
+impl View {
+    /// Sends a few messages over a link; gives how many of them were taken.
+    fn talk(&mut self, link: LinkId) -> usize {
+        let (Some(said), Some(doors)) = (&mut self.talk, self.doors.get(&link)) else { return 0 };
+        let said = said.entry(link).or_default();
+        let first = *said;
+        while *said < first + TALK
+            && doors.send(Door::Node, format!("{}/{said}", link.0).into_bytes()).is_ok()
+        {
+            *said += 1;
+        }
+        *said - first
+    }
+
+    fn hear(&mut self, text: &str) {
+        let (link, number) = text.split_once('/').expect("link and number");
+        let heard = self.heard.entry(link.parse().expect("a number")).or_default();
+        heard.push(number.parse().expect("a number"));
+    }
+
+    /// How many messages came over a link, which the other end numbers so: a count, where each came once and in order.
+    fn heard(&self, link: u64) -> String {
+        let numbers = self.heard.get(&link).map(Vec::as_slice).unwrap_or_default();
+        if numbers.iter().copied().eq(0..numbers.len()) {
+            numbers.len().to_string()
+        } else {
+            format!("{numbers:?}")
+        }
+    }
+
+    /// What was sent over each link, since this was asked last.
+    fn said(&mut self) -> String {
+        let said = self.talk.as_mut().map(std::mem::take).unwrap_or_default();
+        let said: Vec<String> = said.iter().map(|(link, count)| format!("{}:{count}", link.0)).collect();
+        said.join(" ")
+    }
 }
 
 /// Lets in whoever is not itself, nor an older life of a node that is linked; where it is strict, as the membership is,
@@ -114,20 +159,31 @@ impl Actor for Top {
     }
 }
 
-async fn open(door: Door, top: ActorCell) -> Port {
+async fn open(door: Door, top: ActorCell, view: &Arc<Mutex<View>>) -> Port {
+    let view = view.clone();
     let handler = Arc::new(move |bytes: Vec<u8>| {
-        say(&format!("got {} {}", door.as_str(), String::from_utf8_lossy(&bytes)));
+        let text = String::from_utf8_lossy(&bytes);
+        let mut view = view.lock().expect("whole");
+        if view.talk.is_some() {
+            view.hear(&text);
+        } else {
+            say(&format!("got {} {text}", door.as_str()));
+        }
     });
     Port::open(door, handler, top).await.expect("opened")
 }
 
-async fn live(me: Member, cookie: Cookie, strict: bool) {
+/// `mode` is `open`, `strict` or `talk`, which is strict too.
+async fn live(me: Member, cookie: Cookie, mode: &str) {
+    let strict = mode != "open";
     let listener = Listener::bind("127.0.0.1:0").await.expect("bound");
     let address = listener.local_addr();
     let (top, _) = Actor::spawn(None, Top, ()).await.expect("spawned");
     let top = top.get_cell();
-    let view: Arc<Mutex<View>> = Arc::default();
-    let ports = vec![open(Door::Node, top.clone()).await, open(Door::Worker, top.clone()).await];
+    let talk = (mode == "talk").then(BTreeMap::new);
+    let view = Arc::new(Mutex::new(View { talk, ..View::default() }));
+    let ports =
+        vec![open(Door::Node, top.clone(), &view).await, open(Door::Worker, top.clone(), &view).await];
     let mut worker = ports[1].clone();
     let config = LinksConfig {
         listener,
@@ -191,7 +247,15 @@ async fn live(me: Member, cookie: Cookie, strict: bool) {
                 say(&format!("re {count}"));
             }
             ["shut", "worker"] => worker.close(),
-            ["open", "worker"] => worker = open(Door::Worker, top.clone()).await,
+            ["open", "worker"] => worker = open(Door::Worker, top.clone(), &view).await,
+            ["talk", link] => {
+                let link = LinkId(link.parse().expect("a number"));
+                say(&format!("re {}", view.lock().expect("whole").talk(link)));
+            }
+            ["heard", link] => {
+                say(&format!("re {}", view.lock().expect("whole").heard(link.parse().expect("a number"))));
+            }
+            ["said"] => say(&format!("re {}", view.lock().expect("whole").said())),
             ["stop"] => {
                 links.stop(Duration::from_secs(30)).await;
                 say("re stopped");
@@ -228,6 +292,7 @@ fn tell(view: &Mutex<View>, event: LinkEvent) {
             ));
             view.doors.insert(link, doors);
             assert!(view.links.insert(link, (member, their_link)).is_none(), "up once");
+            view.talk(link);
         }
         LinkEvent::Doors { link, doors } => {
             say(&format!("doors {} {doors:?}", link.0));
