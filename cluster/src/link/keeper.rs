@@ -382,7 +382,9 @@ impl KeeperState {
             self.tell(event);
         }
         let peer = entry.agreed.member.id;
-        for (_, waiting) in self.waiting.extract_if(.., |_, waiting| waiting.peer == peer) {
+        let of_peer = self.waiting.iter().filter(|(_, waiting)| waiting.peer == peer);
+        let links: Vec<LinkId> = of_peer.map(|(link, _)| *link).collect();
+        for waiting in links.into_iter().filter_map(|link| self.waiting.remove(&link)) {
             // One whose other end has just closed it is gone as well.
             let _ = waiting.back.send(());
         }
