@@ -194,7 +194,7 @@ impl Batch {
     /// ones; or, where another worker computes it, to those that wait for their content. Says whether it runs.
     pub(super) fn start(&mut self, key: Key, pages: Vec<PageId>, cached: u32) -> bool {
         let first = self.seqs[key].place == Place::Fresh;
-        let (place, rank, len) = (self.seqs[key].place, self.seqs[key].rank(), self.seqs[key].len());
+        let (place, rank) = (self.seqs[key].place, self.seqs[key].rank());
         match place {
             Place::Fresh => self.fresh.remove(self.seqs[key].spot),
             Place::Resuming
@@ -207,12 +207,8 @@ impl Batch {
                 self.resuming.remove(&rank);
             }
         }
-        self.waiting_tokens -= u64::from(len);
+        self.uncount_waiting(key);
         let seq = &mut self.seqs[key];
-        self.waiting_work -= std::mem::take(&mut seq.waiting_work);
-        let wanted = std::mem::take(&mut seq.wanted);
-        self.wanted_tokens -= u64::from(wanted) * u64::from(self.config.page_tokens);
-        self.table.unwant((0..wanted as usize).filter_map(|i| seq.hash(i)));
         seq.pages = pages;
         seq.computed = cached;
         if first {

@@ -148,14 +148,13 @@ impl Batch {
     /// Takes a waiting sequence out of its queue, to be expected.
     fn set_aside_unqueued(&mut self, key: Key) {
         let seq = &self.seqs[key];
-        let (place, spot, rank, len) = (seq.place, seq.spot, seq.rank(), seq.len());
+        let (place, spot, rank) = (seq.place, seq.spot, seq.rank());
         if place == Place::Fresh {
             self.fresh.remove(spot);
         } else {
             self.resuming.remove(&rank);
         }
-        self.waiting_tokens -= u64::from(len);
-        self.waiting_work -= std::mem::take(&mut self.seqs[key].waiting_work);
+        self.uncount_waiting(key);
         let seq = &mut self.seqs[key];
         (seq.place, seq.order) = (Place::Expected, seq.arrival);
         self.expected.insert(self.seqs[key].rank(), key);

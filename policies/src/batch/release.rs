@@ -94,15 +94,25 @@ impl Batch {
         } else {
             self.resuming.remove(&seq.rank());
         }
-        self.waiting_tokens -= u64::from(seq.len());
-        self.waiting_work -= seq.waiting_work;
-        self.unwant(seq);
+        self.uncount(seq);
     }
 
-    /// The pages of a sequence that does not wait any more are not wanted for it.
-    fn unwant(&mut self, seq: &Seq) {
+    /// A sequence that was counted with [`Batch::count_waiting`] waits no more; what it was counted with is void.
+    fn uncount(&mut self, seq: &Seq) {
+        self.waiting_tokens -= u64::from(seq.len());
+        self.waiting_work -= seq.waiting_work;
         self.wanted_tokens -= u64::from(seq.wanted) * u64::from(self.config.page_tokens);
         self.table.unwant((0..seq.wanted as usize).filter_map(|i| seq.hash(i)));
+    }
+
+    /// As [`Batch::uncount`], of one that stays.
+    pub(super) fn uncount_waiting(&mut self, key: Key) {
+        let seq = &mut self.seqs[key];
+        self.waiting_tokens -= u64::from(seq.len());
+        self.waiting_work -= std::mem::take(&mut seq.waiting_work);
+        let wanted = std::mem::take(&mut seq.wanted);
+        self.wanted_tokens -= u64::from(wanted) * u64::from(self.config.page_tokens);
+        self.table.unwant((0..wanted as usize).filter_map(|i| seq.hash(i)));
     }
 
     /// Counts a sequence that has come to wait.
