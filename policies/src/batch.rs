@@ -48,6 +48,8 @@ mod keep;
 
 mod transfer;
 
+mod lend;
+
 mod offload;
 
 mod view;
@@ -118,6 +120,8 @@ pub struct Batch {
     receiving: BTreeMap<Rank, Key>,
     /// Computed, and kept for another worker.
     held: BTreeMap<Rank, Key>,
+    /// Requests that another worker takes over, by the attempt that they have there.
+    lent: BTreeMap<(RequestId, Attempt), Key>,
     /// Tokens that a step computes at most of a prompt for another worker.
     transfer_chunk: u32,
     /// News about transfers that the driver has not seen.
@@ -205,6 +209,7 @@ impl Batch {
             woken: false,
             receiving: BTreeMap::new(),
             held: BTreeMap::new(),
+            lent: BTreeMap::new(),
             transfer_chunk: u32::MAX,
             kv_work: Vec::new(),
             deadlines: BTreeSet::new(),
@@ -364,6 +369,14 @@ pub enum BatchEffect {
         attempt: Attempt,
         /// For the log and the client.
         reason: String,
+    },
+    /// The worker has let go of the attempt: another one goes on with it ([`Batch::lend`]), or its pages were lost. Nothing
+    /// more comes of it here.
+    TakenOver {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
     },
     /// A request lost its pages to others and waits to be computed again.
     Preempted {

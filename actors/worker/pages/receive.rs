@@ -23,6 +23,8 @@ use crate::worker::scheduler::SchedulerMsg;
 pub(crate) struct ReceiveArgs {
     pub(crate) key: TransferKey,
     pub(crate) wanted: Wanted,
+    /// What is asked for runs at the other worker as this attempt, and goes on here.
+    pub(crate) takes: Option<Attempt>,
     pub(crate) limits: HandoffConfig,
     pub(crate) spec: Box<RequestSpec>,
     /// Where the other worker takes questions.
@@ -51,7 +53,11 @@ pub(crate) struct Receiving {
 
 impl Receiving {
     pub(super) fn new(args: ReceiveArgs) -> Self {
-        let core = Receiver::new(args.limits, args.key, args.wanted);
+        let mut core = Receiver::new(args.limits, args.key, args.wanted);
+        if args.takes.is_some() {
+            let most = args.spec.prompt.len().saturating_add(args.spec.max_tokens as usize);
+            core = core.up_to(u32::try_from(most).unwrap_or(u32::MAX));
+        }
         let (id, hashes) = ((args.spec.id, args.spec.attempt), args.spec.hashes.clone());
         Self { core, args, id, hashes, lane: None, ask: None, here: VecDeque::new(), last: None }
     }
@@ -92,6 +98,9 @@ impl Receiving {
                 crate::metrics::enforce("handoff", self.core.check());
             }
             // Of the other end.
+            PageSetMsg::Receive(_) | PageSetMsg::Over => {}
+            #[cfg(test)]
+            PageSetMsg::Crash => {}
             PageSetMsg::Submitted(_)
             | PageSetMsg::Computed { .. }
             | PageSetMsg::Prefilled(_)
@@ -140,7 +149,7 @@ impl Receiving {
                         first,
                         count,
                         bytes,
-                        drawn: !drawn.is_empty(),
+                        drawn: self.fits(tokens.to_native(), &drawn),
                         ends: self.ends(&drawn),
                     };
                     self.here.push_back((first, pages));
@@ -171,9 +180,19 @@ impl Receiving {
         self.here.retain(|(first, _)| wanted.contains(first));
     }
 
+    /// Whether there is a token to go on from; and, of what ran elsewhere, all that were computed.
+    fn fits(&self, tokens: u32, drawn: &[Drawn]) -> bool {
+        let ahead = tokens.saturating_sub(self.args.wanted.tokens) as usize;
+        !drawn.is_empty() && (self.args.takes.is_none() || drawn.len() == ahead + 1)
+    }
+
     /// Whether the request is over with these tokens: by this end's limits, whatever the other one thinks.
     fn ends(&self, drawn: &[Drawn]) -> bool {
         let spec = &self.args.spec;
+        if self.args.takes.is_some() && drawn.len() > 1 {
+            // It went on, so that none but the last can have ended it, and that would not be here.
+            return false;
+        }
         !drawn.is_empty()
             && drawn.iter().all(|d| {
                 let ended = !spec.ignore_end && spec.end_tokens.contains(&d.token);
@@ -218,6 +237,7 @@ impl Receiving {
                     want_pages,
                     window,
                     spec,
+                    takes: self.args.takes.map(|attempt| attempt.0),
                 });
                 let (to, set) = (self.args.address.clone(), myself.clone());
                 if self.args.port.cast(KvPortMsg::Open { to, transfer, set }).is_err() {

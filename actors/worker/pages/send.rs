@@ -7,7 +7,7 @@ use std::time::Instant;
 use cluster::kv::{self, ArchivedKvHeader, Inbound, KvHeader, Outbound, PageBuf};
 use config::ids::{Attempt, RequestId};
 use policies::kv::PageHash;
-use policies::kv::handoff::{Asked as AskedPages, Sender, SenderEffect, SenderEvent, TransferKey};
+use policies::kv::handoff::{Asked as AskedPages, Outcome, Sender, SenderEffect, SenderEvent, TransferKey};
 use policies::request::RequestSpec;
 use ractor::ActorRef;
 use tracing::warn;
@@ -27,6 +27,8 @@ pub(crate) struct Sending {
     /// Until it is submitted.
     spec: Option<Box<RequestSpec>>,
     first_page: Option<u32>,
+    /// What the other worker takes over is this attempt here.
+    takes: Option<Attempt>,
     hashes: Arc<[PageHash]>,
     lane: Lane,
     scheduler: ActorRef<SchedulerMsg>,
@@ -46,6 +48,7 @@ impl Sending {
             want_pages,
             window,
             spec,
+            takes,
             ..
         } = asked.ask.header()
         else {
@@ -75,6 +78,7 @@ impl Sending {
             hashes: spec.hashes.clone(),
             spec: Some(spec),
             first_page: want_pages.then_some(first_page),
+            takes: takes.as_ref().map(|attempt| Attempt(attempt.to_native())),
             lane: asked.lane.clone(),
             scheduler: provider.scheduler.clone(),
             here: BTreeMap::new(),
@@ -148,7 +152,9 @@ impl Sending {
                 crate::metrics::enforce("handoff", self.core.check());
             }
             // Of the other end.
-            PageSetMsg::Imported { .. } => {}
+            PageSetMsg::Imported { .. } | PageSetMsg::Receive(_) | PageSetMsg::Over => {}
+            #[cfg(test)]
+            PageSetMsg::Crash => {}
         }
         self.carry_out(fx, myself).await;
         self.core.has_ended()
@@ -195,8 +201,8 @@ impl Sending {
         match effect {
             SenderEffect::Submit => {
                 let Some(spec) = self.spec.take() else { return };
-                let (first_page, set) = (self.first_page, myself.clone());
-                self.tell(KvMsg::Prefill { spec, first_page, set });
+                let (first_page, takes, set) = (self.first_page, self.takes, myself.clone());
+                self.tell(KvMsg::Prefill { spec, first_page, takes, set });
             }
             SenderEffect::Accept => self.send(plain(KvHeader::Accepted { transfer, generation }), more).await,
             SenderEffect::Refuse(code) => {
@@ -239,15 +245,14 @@ impl Sending {
                 };
                 self.send_pages(Outbound { header, pages }, first, count, more).await;
             }
-            SenderEffect::Release => {
-                self.here.clear();
-                self.tell(KvMsg::Release(id));
-            }
+            // How it has ended says what becomes of the request: the report comes next.
+            SenderEffect::Release => self.here.clear(),
             SenderEffect::CancelPeer(why) => {
                 let why = why.as_str().to_owned();
                 self.send(plain(KvHeader::Cancel { transfer, generation, why }), more).await;
             }
             SenderEffect::Done(done) => {
+                self.tell(KvMsg::Release { id, taken: done.outcome == Outcome::Committed });
                 report(End::Sender, &id.0.to_string(), &self.lane.peer().worker.to_string(), &done);
             }
         }

@@ -65,6 +65,7 @@ pub(super) fn one_of_each() -> Vec<KvHeader> {
             want_pages: true,
             window: 16,
             spec: vec![1, 2, 3],
+            takes: Some(2),
         },
         KvHeader::Accepted { transfer, generation },
         KvHeader::Refused {
@@ -121,24 +122,33 @@ pub(super) fn any_header() -> impl Strategy<Value = KvHeader> {
     ];
     let lists = || (vec(any::<u64>(), 0..64), vec(any::<[u8; 16]>(), 0..64));
     prop_oneof![
-        (ids, any::<[u8; 32]>(), any::<[u32; 7]>(), any::<bool>(), vec(any::<u8>(), 0..300)).prop_map(
-            |([transfer, generation], fingerprint, n, want_pages, spec)| KvHeader::Ask {
-                transfer,
-                generation,
-                fingerprint,
-                layout: WireLayout {
-                    page_tokens: n[0],
-                    layers: n[1],
-                    kv_heads: n[2],
-                    head_dim: n[3],
-                    element_bytes: n[4]
-                },
-                first_page: n[5],
-                want_pages,
-                window: n[6],
-                spec,
-            }
-        ),
+        (
+            ids,
+            any::<[u8; 32]>(),
+            any::<[u32; 7]>(),
+            any::<bool>(),
+            vec(any::<u8>(), 0..300),
+            any::<Option<u32>>()
+        )
+            .prop_map(|([transfer, generation], fingerprint, n, want_pages, spec, takes)| {
+                KvHeader::Ask {
+                    transfer,
+                    generation,
+                    fingerprint,
+                    layout: WireLayout {
+                        page_tokens: n[0],
+                        layers: n[1],
+                        kv_heads: n[2],
+                        head_dim: n[3],
+                        element_bytes: n[4],
+                    },
+                    first_page: n[5],
+                    want_pages,
+                    window: n[6],
+                    spec,
+                    takes,
+                }
+            }),
         ids.prop_map(|[transfer, generation]| KvHeader::Accepted { transfer, generation }),
         (ids, code, text).prop_map(|([transfer, generation], code, why)| KvHeader::Refused {
             transfer,

@@ -251,6 +251,9 @@ impl Gateway {
             BatchEffect::Late { request, attempt, reason } => {
                 self.with(now, request, out, |s, fx| s.late_at_worker(attempt, reason, fx))
             }
+            BatchEffect::TakenOver { request, attempt } => {
+                self.with(now, request, out, |s, fx| s.taken_over(now, attempt, fx))
+            }
             BatchEffect::Preempted { seq, .. } => {
                 if let Some(record) = self.records.get_mut(&seq.request) {
                     record.preemptions += 1;
@@ -357,6 +360,8 @@ impl Gateway {
                 SessionEffect::Choose(_)
                 | SessionEffect::Unchoose { .. }
                 | SessionEffect::Fetch { .. }
+                | SessionEffect::Take { .. }
+                | SessionEffect::Switched { .. }
                 | SessionEffect::Migration(_) => {}
                 SessionEffect::Finished => record.end = Some((now, Outcome::Finished)),
                 SessionEffect::Failed(failure) => record.end = Some((now, Outcome::Failed(failure))),
