@@ -1,35 +1,57 @@
 //! `actor-node calibrate`: measures the configured model on this machine, a step at a time, and prints what its steps
-//! cost as a scenario's `[cost.affine]`, which is also how `[engine.fake]` is told to be as fast as this machine.
+//! cost as a scenario's `[cost.steps]`; in comments a coarser model, by which `[engine.fake]` can be as fast as this machine.
 //!
 //! The steps are those of the scheduler that serves: requests go through it, and what it plans is run and timed. Prompts
-//! of several lengths, whole and after a cached beginning, then several streams at a time after short and long prompts.
+//! of several lengths, several streams at a time after short and long prompts, and prompts that come while streams
+//! generate. Then a node serves for a while, for what serving does to the steps.
 
 use std::fmt::Write;
-use std::sync::Arc;
-use std::time::Instant;
+use std::io::Write as _;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use config::ids::RequestId;
 use config::{CalibrateArgs, Config, Dur};
-use engine::Engine;
-use policies::batch::{Batch, BatchConfig};
-use policies::cost::Work;
-use policies::cost::fit::{Fit, Measured};
-use policies::kv::page_hashes;
-use policies::request::{RequestSpec, Sampling, Token};
-use policies::time::{Span, Time};
+use policies::batch::BatchConfig;
+use policies::cost::fit::{self, Kind, Measured, Residual};
+use policies::cost::{Affine, CostModel, StepCosts};
+use policies::time::Span;
+use serde_json::json;
 use tracing::info;
 
 use crate::worker::load::{Executor, load};
 
+use rig::Rig;
+use serving::Serving;
+
+mod rig;
+mod serving;
+
 /// Lengths of prompts that are measured, as far as the model's window goes.
-const PROMPTS: [u32; 6] = [16, 48, 128, 320, 512, 1200];
+const PROMPTS: [u32; 9] = [10, 16, 32, 64, 100, 180, 320, 512, 1200];
 /// Streams at a time, and the tokens before those that they generate. Few of those with many: their prompts have to be
 /// computed first.
-const STREAMS: [(u32, u32); 9] =
-    [(1, 24), (2, 24), (4, 24), (8, 24), (16, 24), (32, 24), (1, 600), (3, 600), (6, 600)];
+const STREAMS: [(u32, u32); 14] = [
+    (1, 24),
+    (2, 24),
+    (3, 24),
+    (4, 24),
+    (6, 24),
+    (8, 24),
+    (9, 24),
+    (12, 24),
+    (16, 24),
+    (32, 24),
+    (1, 600),
+    (2, 600),
+    (4, 300),
+    (8, 200),
+];
 /// Tokens that each of them generates in all.
 const GENERATED: u32 = 8;
+/// Streams that generate while prompts come.
+const BESIDE: [(u32, u32); 4] = [(1, 100), (2, 100), (4, 100), (8, 100)];
+/// Those prompts.
+const COMING: [u32; 5] = [16, 48, 110, 240, 480];
 
 /// Measures, and gives back the text to print.
 ///
@@ -42,10 +64,10 @@ pub fn run(args: &CalibrateArgs, config: &Config) -> Result<String> {
     };
     // Streams that wait for each other's prompts would not decode together.
     let limits = BatchConfig { max_mixed_tokens: u32::MAX, ..loaded.batch };
-    let mut rig = Rig { engine, limits, steps: Vec::new(), requests: 0 };
+    let mut rig = Rig::new(engine, limits);
     // The first steps touch memory for the first time.
     rig.run(1, 64, 1)?;
-    rig.steps.clear();
+    rig.forget();
     for round in 0..args.rounds {
         info!(round, of = args.rounds, "measuring");
         for prompt in PROMPTS {
@@ -54,81 +76,106 @@ pub fn run(args: &CalibrateArgs, config: &Config) -> Result<String> {
         for (streams, context) in STREAMS {
             rig.run(streams, context, GENERATED)?;
         }
-    }
-    let fit = Fit::of(&rig.steps).context("the steps that were measured are too much alike")?;
-    Ok(report(&loaded.card.name, config, &rig.steps, &fit)?)
-}
-
-struct Rig {
-    engine: Box<dyn Engine>,
-    limits: BatchConfig,
-    steps: Vec<Measured>,
-    requests: u64,
-}
-
-impl Rig {
-    /// Runs `streams` new prompts of `prompt` tokens until each has `generated` tokens, and keeps what the steps took.
-    /// What does not fit this engine is left out.
-    fn run(&mut self, streams: u32, prompt: u32, generated: u32) -> Result<()> {
-        let whole = prompt + generated;
-        if whole > self.limits.window()
-            || streams > self.limits.concurrent(whole).min(self.limits.max_running)
-        {
-            return Ok(());
+        for (streams, context) in BESIDE {
+            rig.mixed(streams, context, &COMING)?;
         }
-        let mut batch = Batch::new(self.limits.clone());
-        for _ in 0..streams {
-            self.requests += 1;
-            let spec = request(&self.limits, self.requests, prompt, generated);
-            batch.submit(Time::ZERO, spec).context("a request of the calibration is refused")?;
-        }
-        let mut effects = Vec::new();
-        let mut now = Time::ZERO;
-        while let Some(plan) = batch.plan(now) {
-            let work: Vec<Work> =
-                plan.slices.iter().map(|s| Work { start: s.start, tokens: s.tokens.len() as u32 }).collect();
-            let began = Instant::now();
-            let outcome = self.engine.step(&plan).context("a step of the calibration failed")?;
-            let took = Span::from(began.elapsed());
-            now = now + took;
-            batch.complete(now, &outcome, &mut effects);
-            effects.clear();
-            self.steps.push(Measured { work, took });
-        }
-        Ok(())
     }
+    let (steps, window) = rig.into_steps();
+    if let Some(path) = &args.steps {
+        write(path, &steps).with_context(|| format!("cannot write --steps {}", path.display()))?;
+    }
+    let alike = "the steps that were measured are too much alike";
+    let alone = fit::steps(&steps).context(alike)?;
+    let coarse = fit::affine(&steps).context(alike)?;
+    let serving = match args.alone {
+        true => None,
+        false => {
+            info!("measuring what serving does to the steps");
+            Some(
+                serving::measure(config, window, alone)
+                    .context("cannot measure a node that serves (--alone)")?,
+            )
+        }
+    };
+    Ok(report(&loaded.card.name, config, &steps, &Found { alone, coarse, serving })?)
 }
 
-/// A prompt that no other one begins with.
-fn request(limits: &BatchConfig, number: u64, tokens: u32, generated: u32) -> RequestSpec {
-    let prompt: Vec<Token> =
-        (0..tokens).map(|i| 1 + (policies::rng::bits(number, 0, u64::from(i)) % 200) as Token).collect();
-    RequestSpec {
-        hashes: page_hashes(&limits.fingerprint, limits.page_tokens, &prompt).into(),
-        ignore_end: true,
-        sampling: Arc::new(Sampling { seed: number, ..Sampling::default() }),
-        ..RequestSpec::plain(RequestId::new(0, number), "calibrated".into(), prompt, generated)
-    }
+/// What explains the steps.
+struct Found {
+    alone: StepCosts,
+    coarse: Affine,
+    serving: Option<Serving>,
 }
 
-fn report(model: &str, config: &Config, steps: &[Measured], fit: &Fit) -> Result<String, std::fmt::Error> {
+/// A line of JSON a step: its slices as `[tokens before, tokens]`, and what it took.
+fn write(path: &Path, steps: &[Measured]) -> std::io::Result<()> {
+    let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
+    for step in steps {
+        let slices: Vec<[u32; 2]> = step.work.iter().map(|w| [w.start, w.tokens]).collect();
+        writeln!(file, "{}", json!({"slices": slices, "took_ns": step.took.0}))?;
+    }
+    file.flush()
+}
+
+fn report(
+    model: &str,
+    config: &Config,
+    steps: &[Measured],
+    found: &Found,
+) -> Result<String, std::fmt::Error> {
+    let Found { alone, coarse, serving } = found;
     let mut out = String::new();
     writeln!(out, "# {model}, engine.threads = {}: {} steps measured.", config.engine.threads, steps.len())?;
+    writeln!(out, "# How far they are from what is said of them, for half of them and for nine tenths:")?;
+    for (name, cost) in
+        [("cost.steps", CostModel::Steps(*alone)), ("cost.affine", CostModel::Affine(*coarse))]
+    {
+        for kind in Kind::ALL {
+            let of_kind = steps.iter().filter(|step| Kind::of(&step.work) == kind);
+            let Some(Residual { steps, median, p90, sum }) = Residual::of(&cost, of_kind) else { continue };
+            writeln!(
+                out,
+                "#   {name:<11} {:<7} {steps:>4} steps: {:>4.1} % and {:>4.1} %; all together {:+.1} %",
+                kind.as_str(),
+                100.0 * median,
+                100.0 * p90,
+                100.0 * (sum - 1.0)
+            )?;
+        }
+    }
+    let dur = |span: Span| Dur::from_nanos(span.0);
+    let joined = |parts: Vec<String>| parts.join(", ");
+    writeln!(out, "[cost.steps]")?;
+    writeln!(out, "rows = [{}]", joined(alone.table().map(|(rows, _)| rows.to_string()).collect()))?;
     writeln!(
         out,
-        "# Half of them are predicted to {:.1} % or better, nine tenths to {:.1} %.",
-        100.0 * fit.median_error,
-        100.0 * fit.p90_error
+        "took = [{}]",
+        joined(alone.table().map(|(_, took)| format!("\"{}\"", dur(took))).collect())
     )?;
-    writeln!(out, "[cost.affine]")?;
-    let prices = &fit.prices;
+    let prices = alone.prices();
     for (name, price) in [
-        ("step-overhead", prices.step_overhead),
-        ("prefill-per-token", prices.prefill_per_token),
-        ("decode-per-sequence", prices.decode_per_sequence),
-        ("attention-per-token", prices.attention_per_token),
+        ("per-slice", prices.per_slice),
+        ("attention-decode", prices.attention_decode),
+        ("attention-prefill", prices.attention_prefill),
     ] {
-        writeln!(out, "{name} = \"{}\"", Dur::from_nanos(price.0))?;
+        writeln!(out, "{name} = \"{}\"", dur(price))?;
+    }
+    match serving {
+        Some(Serving { factor, between, steps }) => {
+            writeln!(out, "# {steps} steps of a node that served streams, clients on the same machine.")?;
+            writeln!(out, "serving = {:.3}", f64::from(*factor) / 1000.0)?;
+            writeln!(out, "between = \"{}\"", dur(*between))?;
+        }
+        None => writeln!(out, "# The engine alone: what serving does to its steps was not measured.")?,
+    }
+    writeln!(out, "# Coarser, and in place of the above: as [cost.affine], or as [engine.fake] of a node.")?;
+    for (name, price) in [
+        ("step-overhead", coarse.step_overhead),
+        ("prefill-per-token", coarse.prefill_per_token),
+        ("decode-per-sequence", coarse.decode_per_sequence),
+        ("attention-per-token", coarse.attention_per_token),
+    ] {
+        writeln!(out, "# {name} = \"{}\"", dur(price))?;
     }
     Ok(out)
 }
@@ -149,13 +196,16 @@ mod tests {
         fake.prefill_per_token = Dur::from_nanos(10_000);
         fake.decode_per_sequence = Dur::from_nanos(400_000);
         fake.attention_per_token = Dur::from_nanos(0);
-        let text = run(&CalibrateArgs { rounds: 1 }, &config).unwrap();
+        let text = run(&CalibrateArgs { rounds: 1, alone: true, steps: None }, &config).unwrap();
         let price = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "));
+            let line = text.lines().find_map(|line| line.strip_prefix(&format!("# {name} = ")));
             line.unwrap().trim_matches('"').parse::<Dur>().unwrap().as_nanos()
         };
         // A machine that is slow makes sleeps longer and never shorter: only the least is certain.
         assert!(price("decode-per-sequence") > 0 && price("step-overhead") > 0, "{text}");
         assert!(price("prefill-per-token") > 0, "{text}");
+        for key in ["\nrows = [1, ", "\ntook = [\"", "\nper-slice = \""] {
+            assert!(text.contains(key), "{text}");
+        }
     }
 }

@@ -40,13 +40,14 @@ const RECEIVING: &str = "actor_node_kv_pages_receiving";
 const COMMITTED: &str = "outcome=\"committed\"";
 
 /// Prompts of 32 tokens and more are worth sending, and steps are short.
-const SMALL: [(&str, &str); 5] = [
+const SMALL: [(&str, &str); 6] = [
     ("POLICY__DISAGGREGATE__MIN_REMOTE_TOKENS", "32"),
     ("POLICY__DISAGGREGATE__EFFECTIVE_TOKENS", "32"),
     ("RUNTIME__MAX_BATCH_TOKENS", "64"),
     ("RUNTIME__MAX_RUNNING", "64"),
-    // A busy machine is slow to give opinions.
+    // A busy machine is slow to give opinions, and to answer a worker that asks for pages.
     ("CONTROLLER__OPINION_DEADLINE", "60s"),
+    ("POLICY__DISAGGREGATE__ACCEPT_WITHIN", "60s"),
 ];
 
 /// A cluster with a controller, a gateway, prefill workers `p…`, decode workers `d…` and unified ones `u…`.

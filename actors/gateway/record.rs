@@ -8,6 +8,7 @@
 //! | `timestamp` | ms from the log's first moment to the request's arrival |
 //! | `input_length`, `output_length` | tokens of the prompt; tokens generated for its longest choice |
 //! | `hash_ids` | one for each full page of the prompt: equal where the page and all before it are |
+//! | `answer_hash_ids` | one for each page after those that prompt and longest answer fill together: what a next turn finds |
 //! | `block_size` | tokens of such a page |
 //! | `session_id`, `tenant` | where the request has them |
 //! | `props` | its hints; texts among them as ids |
@@ -22,8 +23,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use policies::kv::PageHash;
-use policies::request::{Prop, RequestSpec};
+use policies::kv::{Fingerprint, PageHash, page_hashes_after};
+use policies::request::{Prop, RequestSpec, Token};
 use policies::time::{Span, Time};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -54,8 +55,10 @@ pub struct Recorder {
 struct Line {
     timestamp: f64,
     input_length: usize,
-    output_length: u64,
+    output_length: usize,
     hash_ids: Vec<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    answer_hash_ids: Vec<u64>,
     block_size: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     session_id: Option<String>,
@@ -86,13 +89,26 @@ const fn is_one(n: &usize) -> bool {
 pub(crate) struct Ended<'a> {
     pub(crate) spec: &'a RequestSpec,
     pub(crate) page_tokens: u32,
-    /// Tokens of the longest choice.
-    pub(crate) output: u64,
+    /// What its pages are hashed with.
+    pub(crate) fingerprint: Fingerprint,
+    /// The longest choice.
+    pub(crate) answer: &'a [Token],
     pub(crate) outcome: &'static str,
     pub(crate) measured: &'a Measured,
     pub(crate) cached: Option<u32>,
     /// Where it was last, if it was placed.
     pub(crate) worker: Option<String>,
+}
+
+impl Ended<'_> {
+    /// Hashes of the pages after the full ones of the prompt, which the answer has filled.
+    fn answered(&self) -> Vec<PageHash> {
+        let Self { spec, page_tokens, fingerprint, answer, .. } = self;
+        let full = spec.hashes.len() * *page_tokens as usize;
+        let rest = spec.prompt.get(full..).unwrap_or_default();
+        let tokens = [rest, answer].concat();
+        page_hashes_after(fingerprint, *page_tokens, spec.hashes.last().copied(), &tokens)
+    }
 }
 
 impl Recorder {
@@ -134,8 +150,9 @@ impl Recorder {
         Line {
             timestamp: milliseconds(measured.started.since(self.opened)),
             input_length: spec.prompt.len(),
-            output_length: ended.output,
-            hash_ids: spec.hashes.iter().map(|PageHash(hash)| self.id("page", hash)).collect(),
+            output_length: ended.answer.len(),
+            hash_ids: self.pages(&spec.hashes),
+            answer_hash_ids: self.pages(&ended.answered()),
             block_size: ended.page_tokens,
             session_id: spec.session.as_ref().map(|session| self.name("session", session.as_str())),
             tenant: spec.tenant.as_ref().map(|tenant| self.name("tenant", tenant.as_str())),
@@ -148,6 +165,10 @@ impl Recorder {
             cached_tokens: ended.cached,
             worker: ended.worker.clone(),
         }
+    }
+
+    fn pages(&self, hashes: &[PageHash]) -> Vec<u64> {
+        hashes.iter().map(|PageHash(hash)| self.id("page", hash)).collect()
     }
 
     fn name(&self, kind: &str, text: &str) -> String {

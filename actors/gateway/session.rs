@@ -11,6 +11,7 @@ use cluster::wire::ToController;
 use config::ids::{Attempt, NodeId, WorkerId};
 use engine::text::{StopSet, TextModel};
 use policies::batch::{BatchEffect, Refusal};
+use policies::kv::Fingerprint;
 use policies::placement::{PlacementEffect, Rejection};
 use policies::request::RequestSpec;
 use policies::session::{Failure, Phase, Session, SessionConfig, SessionEffect};
@@ -87,6 +88,8 @@ pub(crate) struct SessionArgs {
     pub(crate) discard_output: bool,
     /// Tokens of a KV page.
     pub(crate) page_tokens: u32,
+    /// What its pages are hashed with.
+    pub(crate) fingerprint: Fingerprint,
 }
 
 /// Starts a session under `supervisor`.
@@ -144,6 +147,7 @@ pub(crate) struct SessionState {
     /// Prompt tokens that the directory expects at the worker; none where no directory was asked.
     predicted: Option<u32>,
     page_tokens: u32,
+    fingerprint: Fingerprint,
     /// Who asked for the migration under way.
     mover: Option<MigrateReply>,
 }
@@ -158,7 +162,7 @@ impl Actor for SessionActor {
         _myself: ActorRef<SessionMsg>,
         (args, track): Self::Arguments,
     ) -> Result<SessionState, ActorProcessingErr> {
-        let SessionArgs { shared, spec, text, stops, discard_output, page_tokens } = args;
+        let SessionArgs { shared, spec, text, stops, discard_output, page_tokens, fingerprint } = args;
         let choices =
             (0..spec.choices()).map(|_| Assembler::new(&text, &spec.prompt, stops.as_ref())).collect();
         let timing = Timing::new(clock::now(), spec.choices());
@@ -181,6 +185,7 @@ impl Actor for SessionActor {
             last_worker: None,
             predicted: None,
             page_tokens,
+            fingerprint,
             mover: None,
         })
     }

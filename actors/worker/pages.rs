@@ -29,7 +29,8 @@ mod receive;
 mod report;
 mod send;
 
-pub(crate) use receive::{ReceiveArgs, Receiving};
+pub use receive::ReceiveArgs;
+pub(crate) use receive::Receiving;
 use send::Sending;
 
 /// How often a page set looks at its time limits, of which the shortest sensible one is ten times this.
@@ -49,6 +50,10 @@ pub enum PageSetMsg {
     LinkLost(String),
     /// The scheduler took the request to compute its prompt, or not.
     Submitted(Result<Pace, Refusal>),
+    /// It is the prompt's turn, and the other worker has no pages for it yet.
+    Begun,
+    /// The scheduler has reserved pages, of which the first `cached` are there.
+    Reserved { cached: u32 },
     /// The first `full` pages are computed; some of them are here.
     Computed { full: u32, pages: Vec<(u32, PageBuf)> },
     /// The prompt is computed.
@@ -101,12 +106,23 @@ pub enum KvMsg {
     Prefill {
         /// The request.
         spec: Box<RequestSpec>,
-        /// The first page that is wanted; none where no page is.
+        /// The first page that is wanted; none where no page is, or it is not known yet.
         first_page: Option<u32>,
         /// Or give away what runs here as this attempt.
         takes: Option<Attempt>,
+        /// The other worker has pages for it.
+        reserved: bool,
         /// Who is told.
         set: ActorRef<PageSetMsg>,
+    },
+    /// The prompt of an expected request is begun at the other worker: its pages are needed.
+    Reserve((RequestId, Attempt)),
+    /// The worker for which a prompt is computed has pages for it.
+    Opened {
+        /// The request.
+        id: (RequestId, Attempt),
+        /// The first page that is wanted; none where no page is.
+        first_page: Option<u32>,
     },
     /// Write pages of a request into buffers.
     Export {

@@ -37,6 +37,10 @@ use transfers::Transfers;
 /// Deadlines of waiting requests and the invariants are looked at this often.
 const TICK: Duration = Duration::from_millis(250);
 
+/// Target of the log lines, at level `trace`, that tell of each step what is in it (`START+TOKENS` of each slice) and how
+/// long it took. Times are nanoseconds.
+pub(crate) const STEPS: &str = "actor_node::steps";
+
 /// The scheduler of a worker.
 #[derive(Debug)]
 pub struct Scheduler;
@@ -310,6 +314,7 @@ impl SchedulerState {
                 match result {
                     Ok(outcome) => {
                         metrics::histogram!(crate::metrics::STEP).record(outcome.took.as_secs_f64());
+                        tracing::trace!(target: STEPS, step, at = now.0, took = outcome.took.0, "ended");
                         self.transfers.stepped(self.step_tokens, outcome.took);
                         self.core.complete(now, &outcome, &mut effects);
                     }
@@ -489,6 +494,11 @@ impl SchedulerState {
         let tokens: usize = plan.slices.iter().map(|slice| slice.tokens.len()).sum();
         self.step_tokens = tokens;
         metrics::histogram!(crate::metrics::STEP_TOKENS).record(tokens as f64);
+        if tracing::enabled!(target: STEPS, tracing::Level::TRACE) {
+            let slices: Vec<String> =
+                plan.slices.iter().map(|s| format!("{}+{}", s.start, s.tokens.len())).collect();
+            tracing::trace!(target: STEPS, step = plan.step, at = now.0, slices = slices.join(" "), "begins");
+        }
         self.age.set(now);
         self.host.as_ref().map_or(Ok(()), |host| host.submit(plan))
     }

@@ -85,8 +85,14 @@ pub enum AuthCommand {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct CalibrateArgs {
     /// Times that every step is measured.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
+    /// Measure the engine alone, and not what serving does to its steps
+    #[arg(long)]
+    pub alone: bool,
+    /// Write what each step computed and took to this file, a line of JSON each
+    #[arg(long, value_name = "FILE")]
+    pub steps: Option<PathBuf>,
 }
 
 /// What to show of a cluster.

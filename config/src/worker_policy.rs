@@ -80,9 +80,9 @@ pub struct OffloadConfig {
     /// asked has the role `prefill` or `unified`, and pages that fit ours. Default none.
     #[serde(deserialize_with = "optional::list")]
     pub peers: Vec<String>,
-    /// A prompt of which fewer tokens are missing here is computed here. Set it, as
-    /// `policy.disaggregate.min-remote-tokens`, to about what a worker computes in 0.3 s: a CPU of a few cores wants 64 to
-    /// 256. At least 1, default 512.
+    /// A prompt of which fewer tokens are missing here is computed here. Set it to about
+    /// what a worker computes in 0.3 s, as `policy.disaggregate.min-remote-tokens` does by itself: a CPU of a few cores
+    /// wants 64 to 256. At least 1, default 512.
     pub min_suffix: u32,
     /// Prompt tokens that are computed here before a prompt, above which it is offered to others; it goes where fewer wait.
     /// With 0 it is offered as soon as anything is before it. Default `auto`: two steps (`runtime.max-batch-tokens`).

@@ -5,9 +5,10 @@
 //! A row's result is a function of that row's own inputs and its own KV, bit for bit. How many other rows share the
 //! call, how the work is tiled, how many threads run it and how wide the SIMD unit is never show in the result:
 //!
-//! - A matrix product's output element is **one** chain of fused multiply-adds over `k = 0, 1, 2, …`; SIMD lanes hold
-//!   different outputs, never parts of one sum. Weights are expanded with the same single rounding wherever that
-//!   happens (in registers for few rows, into a small buffer for many).
+//! - A matrix product's output element is **one** chain of fused multiply-adds in ascending order: over `k = 0, 1, 2, …`
+//!   for dense weights, over groups for quantised ones, whose products within a group are exact integer sums (with the
+//!   row rounded to 16-bit integers, 32 inputs sharing a scale: a function of the row). SIMD lanes hold different
+//!   outputs, never parts of one rounded sum.
 //! - Attention works in segments of [`attention::SEGMENT`] positions, counted from position 0. A segment's scores,
 //!   maximum, sum and weighted values are chains in a fixed order, and segments are merged in ascending order.
 //! - Reductions across lanes (norms, softmax sums) use 16 virtual lanes and one fixed tree on every machine.
@@ -37,6 +38,8 @@ pub mod matmul;
 pub mod ops;
 pub mod packed;
 pub mod pool;
+mod quants;
+mod rows;
 mod scratch;
 pub mod simd;
 #[cfg(test)]

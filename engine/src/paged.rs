@@ -41,7 +41,7 @@ use crate::{Engine, EngineError, KvInfo, ModelCard};
 
 /// Names the arithmetic of the CPU kernels: pages computed with different arithmetic are not exchanged. To be changed with
 /// anything that changes a bit of a page.
-const NUMERICS: &str = "paged 1";
+const NUMERICS: &str = "paged 2";
 
 /// An engine over KV pages, for llama-like models.
 #[derive(Debug)]

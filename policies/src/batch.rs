@@ -39,6 +39,7 @@ mod admit;
 mod complete;
 
 mod credit;
+mod expected;
 
 mod release;
 
@@ -118,11 +119,13 @@ pub struct Batch {
     woken: bool,
     /// With pages whose content comes from elsewhere. They have their slots.
     receiving: BTreeMap<Rank, Key>,
+    /// Without pages, their prompts not begun where they are computed; or, computed here, not open ([`Batch::open`]).
+    expected: BTreeMap<Rank, Key>,
     /// Computed, and kept for another worker.
     held: BTreeMap<Rank, Key>,
     /// Requests that another worker takes over, by the attempt that they have there.
     lent: BTreeMap<(RequestId, Attempt), Key>,
-    /// Tokens that a step computes at most of a prompt for another worker.
+    /// Tokens that a step computes at most of a prompt that is taken for another worker now.
     transfer_chunk: u32,
     /// News about transfers that the driver has not seen.
     kv_work: Vec<KvWork>,
@@ -208,6 +211,7 @@ impl Batch {
             stalled: BTreeMap::new(),
             woken: false,
             receiving: BTreeMap::new(),
+            expected: BTreeMap::new(),
             held: BTreeMap::new(),
             lent: BTreeMap::new(),
             transfer_chunk: u32::MAX,

@@ -10,10 +10,11 @@
 //!            bytes = weights + kv_token · Σ (start + tokens)      KV that each slice reads and writes
 //!            kv_token = 2 · layers · kv_heads · head_dim · element bytes of keys and values of one token
 //!            transfer = latency + kv_token · tokens / L
+//! steps      step = rows(all tokens) + slice · slices + attention of each slice, from a table ([`StepCosts`])
 //! curve      step = prefill(prompt tokens) + decode(share of KV in use), two polynomials ([`Curve`]); transfers as above
 //! ```
 //!
-//! Affine is what one measures of an engine; the roofline (Williams, Waterman and Patterson, CACM 2009) predicts one that
+//! Affine and steps are what one measures of an engine, roughly and closely; the roofline (Williams, Waterman and Patterson, CACM 2009) predicts one that
 //! is not there: 2 · params is one multiply and one add a weight, 4 · layers · heads · head_dim · context the two products
 //! of attention (scores and values) for one token. Everything is integer arithmetic in 128 bits, rounded up, so that a
 //! larger step never costs less and a replay is exact.
@@ -26,9 +27,11 @@ pub mod fit;
 
 mod curve;
 mod profile;
+mod steps;
 
 pub use curve::{Curve, KvUse, Polynomial};
 pub use profile::HardwareProfile;
+pub use steps::{SlicePrices, StepCosts};
 
 #[cfg(test)]
 mod tests;
@@ -161,6 +164,8 @@ impl Hardware {
 pub enum CostModel {
     /// A price for each part of a step. Transfers take no time.
     Affine(Affine),
+    /// A table of what was measured of steps. Transfers take no time.
+    Steps(StepCosts),
     /// What a machine's compute and memory allow.
     Roofline {
         /// The model.
@@ -214,6 +219,7 @@ impl CostModel {
     pub fn step_in(&self, slices: impl IntoIterator<Item = Work>, pages: KvUse) -> Span {
         let mut decodes = 0_u128;
         let (mut tokens, mut contexts, mut kv, mut priced) = (0_u128, 0_u128, 0_u128, 0_u128);
+        let mut content = steps::Content::default();
         for Work { start, tokens: n } in slices {
             let (start, n) = (u128::from(start), u128::from(n));
             if n == 0 {
@@ -222,11 +228,20 @@ impl CostModel {
             tokens += n;
             decodes += u128::from(n == 1);
             // Token i of the slice attends to start + i + 1 tokens.
-            contexts += n * start + n * (n + 1) / 2;
+            let attended = n * start + n * (n + 1) / 2;
+            contexts += attended;
             kv += start + n;
-            if let Self::Affine(a) = self {
-                let decode = u128::from(a.decode_per_sequence.0);
-                priced += if n == 1 { decode } else { decode.max(n * u128::from(a.prefill_per_token.0)) };
+            match self {
+                Self::Affine(a) => {
+                    let decode = u128::from(a.decode_per_sequence.0);
+                    priced += if n == 1 { decode } else { decode.max(n * u128::from(a.prefill_per_token.0)) };
+                }
+                Self::Steps(costs) => {
+                    content.rows += n;
+                    content.slices += 1;
+                    content.attention += costs.attention(start, n, attended);
+                }
+                Self::Roofline { .. } | Self::Curve { .. } => {}
             }
         }
         if tokens == 0 {
@@ -236,6 +251,7 @@ impl CostModel {
             Self::Affine(a) => {
                 a.step_overhead + saturated(priced + contexts * u128::from(a.attention_per_token.0))
             }
+            Self::Steps(costs) => saturated(costs.step(content)),
             Self::Roofline { model: m, hardware: h } => {
                 let attention = 4 * u128::from(m.layers) * u128::from(m.heads) * u128::from(m.head_dim);
                 let flops = 2 * u128::from(m.params) * tokens + attention * contexts;
@@ -275,7 +291,7 @@ impl CostModel {
     #[must_use]
     pub fn transfer(&self, tokens: u32) -> Span {
         match self {
-            Self::Affine(_) => Span::ZERO,
+            Self::Affine(_) | Self::Steps(_) => Span::ZERO,
             Self::Roofline { model, hardware } | Self::Curve { model, hardware, .. } => {
                 let bytes = u128::from(model.kv_token_bytes()) * u128::from(tokens);
                 hardware.link_latency + nanoseconds(bytes, hardware.link)

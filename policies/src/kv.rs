@@ -96,7 +96,17 @@ impl PageHash {
 /// Hashes of the full pages of `tokens`, in order; a partly filled last page has none.
 #[must_use]
 pub fn page_hashes(fingerprint: &Fingerprint, page_tokens: u32, tokens: &[Token]) -> Vec<PageHash> {
-    let mut parent = None;
+    page_hashes_after(fingerprint, page_tokens, None, tokens)
+}
+
+/// As [`page_hashes`], of tokens that come after the page `parent`.
+#[must_use]
+pub fn page_hashes_after(
+    fingerprint: &Fingerprint,
+    page_tokens: u32,
+    mut parent: Option<PageHash>,
+    tokens: &[Token],
+) -> Vec<PageHash> {
     tokens
         .chunks_exact(page_tokens.max(1) as usize)
         .map(|page| {

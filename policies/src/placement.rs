@@ -86,6 +86,8 @@ struct Row {
     load: BatchLoad,
     booked: u32,
     booked_tokens: u64,
+    /// Tokens of the longest sequences of what is booked, as they were when it was.
+    booked_context: u64,
     /// Requests whose prompts it computes for another worker, and the tokens of those that it has to compute.
     handoffs: u32,
     handoff_tokens: u64,
@@ -108,6 +110,8 @@ struct Booking {
     tokens: u64,
     /// Of those, prompt tokens to compute.
     prefill: u64,
+    /// Tokens of its longest sequence, when it was booked.
+    context: u64,
     /// The part of another worker, until it has done it or is gone.
     handoff: Option<handoff::Handoff>,
     session: Option<SessionId>,
@@ -189,6 +193,7 @@ impl Placement {
                     load: BatchLoad::default(),
                     booked: 0,
                     booked_tokens: 0,
+                    booked_context: 0,
                     handoffs: 0,
                     handoff_tokens: 0,
                     foreign: 0,

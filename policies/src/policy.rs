@@ -142,6 +142,9 @@ pub struct CandidateRow {
     pub pages_used: u32,
     /// KV pages that it has; 0: it has not said.
     pub pages_total: u32,
+    /// Tokens whose keys and values it holds for sequences, or will for the prompts that are booked on it: whichever is
+    /// more, its last report or its bookings. Each of its steps that generates takes the longer for it.
+    pub kv_tokens: u64,
     /// Leading tokens of this prompt whose pages it holds, as far as the directory knows.
     pub hit_tokens: u32,
     /// Larger for a worker that was chosen later; 0: never.

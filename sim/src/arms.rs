@@ -13,6 +13,8 @@ pub struct Arm {
     pub name: String,
     /// What is simulated.
     pub scenario: Scenario,
+    /// The file that it is from, or what else its text came from.
+    pub origin: String,
 }
 
 impl Arm {
@@ -44,7 +46,7 @@ impl Arm {
                 if configured { of_table(&base, origin) } else { Scenario::from_toml(text, origin) }?;
             let scenario =
                 if over.is_empty() { scenario } else { of_table(&overridden(base, over), origin)? };
-            return Ok(vec![Self { name: stem(origin), scenario }]);
+            return Ok(vec![Self { name: stem(origin), scenario, origin: origin.to_owned() }]);
         };
         let wrong = |arm: &str, reason: String| SimError::Arm {
             origin: origin.to_owned(),
@@ -74,7 +76,7 @@ impl Arm {
                 SimError::Parse { source, .. } => wrong(&name, source.to_string().trim().replace('\n', ", ")),
                 other => other,
             })?;
-            all.push(Self { name, scenario });
+            all.push(Self { name, scenario, origin: origin.to_owned() });
         }
         Ok(all)
     }

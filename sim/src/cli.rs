@@ -21,9 +21,18 @@ pub fn run_cli(args: &SimArgs) -> Result<String, SimError> {
     let arms = arms(args)?;
     // Nothing runs for minutes before it is said that another arm makes no sense.
     let alone = arms.len() == 1;
-    let named = |arm: &Arm, source: SimError| match alone {
-        true => source,
-        false => SimError::InArm { arm: arm.name.clone(), source: Box::new(source) },
+    let from_file = args.scenario.is_some() || !args.compare.is_empty();
+    let named = |arm: &Arm, source: SimError| {
+        let source = match source {
+            SimError::Invalid { .. } if from_file => {
+                SimError::InFile { origin: arm.origin.clone(), source: Box::new(source) }
+            }
+            source => source,
+        };
+        match alone {
+            true => source,
+            false => SimError::InArm { arm: arm.name.clone(), source: Box::new(source) },
+        }
     };
     arms.iter().try_for_each(|arm| arm.scenario.validate().map_err(|e| named(arm, e)))?;
     if let Some(n) = args.seeds {

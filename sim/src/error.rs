@@ -56,6 +56,32 @@ pub enum SimError {
         /// Why, and what would do.
         reason: String,
     },
+    /// A trace file cannot be read.
+    #[error("workload.trace (--trace): cannot read {}: {source}; paths count from the working directory", path.display())]
+    ReadTrace {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A scenario file with a value that makes no sense.
+    #[error("the scenario {origin}: {source}")]
+    InFile {
+        /// The file.
+        origin: String,
+        /// What is wrong.
+        source: Box<SimError>,
+    },
+    /// A trace without requests.
+    #[error(
+        "workload.trace: {} has no request: give it a line of JSON for each, or the header TIMESTAMP, ContextTokens, \
+         GeneratedTokens with a line for each under it",
+        path.display()
+    )]
+    EmptyTrace {
+        /// The file.
+        path: PathBuf,
+    },
     /// The policies, or the configuration file that they come from, are not what a node takes.
     #[error("{0}")]
     Config(Box<config::ConfigError>),

@@ -177,6 +177,8 @@ pub enum KvMessage {
     },
     /// To the receiver: it will be done.
     Accepted,
+    /// To the receiver: it is the prompt's turn, and pages are needed for it.
+    Begun,
     /// To the receiver: it will not.
     Refused(RefusalCode),
     /// To the receiver: pages.
@@ -191,6 +193,13 @@ pub enum KvMessage {
         drawn: Vec<Drawn>,
         /// Pages; may be none.
         block: PageBlock,
+    },
+    /// To the sender: there are pages now.
+    Open {
+        /// The first that is needed.
+        first_page: u32,
+        /// Pages that may be sent.
+        window: u32,
     },
     /// To the sender: so many more pages may be sent.
     Credit(u32),

@@ -7,11 +7,14 @@ use policies::session::Failure;
 use policies::time::{Span, Time};
 use serde::Serialize;
 
+use crate::node::worker::Handoffs;
 use crate::node::{Outcome, Record, Worker};
 use crate::scenario::Slo;
 use crate::trace::Trace;
+use crate::watch::Checks;
 
 pub mod distribution;
+pub mod handoff;
 pub mod probe;
 pub mod series;
 
@@ -21,6 +24,7 @@ pub(crate) mod table;
 pub mod page;
 
 pub use distribution::{Distribution, Percentiles};
+pub use handoff::{RoleFigures, Transfers};
 pub use probe::{Glance, Probe};
 pub use series::{Series, WorkerSeries};
 
@@ -72,6 +76,14 @@ pub struct Report {
     pub refusals: BTreeMap<String, u64>,
     /// What each worker did, by name.
     pub workers: Vec<WorkerFigures>,
+    /// What the workers of each role did together.
+    pub roles: Vec<RoleFigures>,
+    /// Times that a worker took another role.
+    pub role_changes: u64,
+    /// KV pages that went from worker to worker.
+    pub transfers: Transfers,
+    /// How often the cores were checked against themselves: `every`, `sampled` or `off`.
+    pub checks: &'static str,
     /// What policies and the controller said of placements, and how often.
     pub stages: Vec<StageCount>,
     /// Latencies by share of the requests.
@@ -98,6 +110,8 @@ pub struct Goodput {
 pub struct WorkerFigures {
     /// Its name.
     pub name: String,
+    /// What it was last: `unified`, `prefill` or `decode`.
+    pub role: &'static str,
     /// Times that it started.
     pub lives: u32,
     /// Steps of its engine.
@@ -173,6 +187,8 @@ pub(crate) struct Left<'a> {
     pub(crate) last: Time,
     pub(crate) trace: Trace,
     pub(crate) probe: &'a Probe,
+    pub(crate) handoffs: &'a Handoffs,
+    pub(crate) checks: Checks,
     pub(crate) workers: &'a BTreeMap<WorkerId, Worker>,
 }
 
@@ -204,6 +220,7 @@ impl Report {
                 None => *failed.entry("unanswered").or_default() += 1,
             }
         }
+        let workers = left.probe.workers(left.last, left.workers);
         let seconds = left.last.since(Time::ZERO).as_secs_f64();
         let a_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
         let goodput = left.slo.is_some().then(|| Goodput {
@@ -234,7 +251,11 @@ impl Report {
             trace: format!("{:016x}", left.trace.hash()),
             goodput,
             refusals: left.probe.refusals.clone(),
-            workers: left.probe.workers(left.last, left.workers),
+            roles: handoff::roles(&workers),
+            workers,
+            role_changes: left.probe.role_changes,
+            transfers: left.handoffs.into(),
+            checks: left.checks.as_str(),
             stages: left.probe.stages(),
             cdf: Cdf::of(&ttft, &gaps, &whole),
             series: left.probe.samples.series(),

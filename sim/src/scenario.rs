@@ -18,7 +18,7 @@ mod node;
 mod slo;
 mod workload;
 
-pub use cost::{AffineCost, Cost, CurveCost, Degrees};
+pub use cost::{AffineCost, Cost, CurveCost, Degrees, StepsCost};
 pub use fault::{Fault, FaultKind, Faults, NodeName, RandomFaults};
 pub use network::Network;
 pub use node::{Machine, Model, NodeClass, Number, Shape};
@@ -269,6 +269,11 @@ impl Scenario {
         for list in orders.chain([&c.worker_policy]) {
             if let Some((name, rule)) = WorkerPoliciesConfig::wrong_name(list) {
                 return Err(invalid("runtime.worker-policy", &name, rule));
+            }
+            if list.iter().any(|name| name == "offload") {
+                let reason = "prompts that a busy worker gives to a peer are not simulated; leave it out here: \
+                              cluster.worker-policy counts more than a node's configuration";
+                return Err(invalid("cluster.worker-policy", &"offload", reason.into()));
             }
         }
         for fault in &self.faults {

@@ -137,6 +137,10 @@ impl Trace {
                 self.all([59, (*first).into(), (*count).into(), took.0]);
             }
             KvMessage::LinkLost => self.add(60),
+            KvMessage::Begun => self.add(61),
+            KvMessage::Open { first_page, window } => {
+                self.all([62, (*first_page).into(), (*window).into()]);
+            }
         }
     }
 

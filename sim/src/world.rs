@@ -203,6 +203,8 @@ impl World {
             last,
             trace: self.trace,
             probe: &self.probe,
+            handoffs: &handoffs,
+            checks: self.scenario.how_checked(),
             workers: &self.workers,
         });
         let roles = self.workers.into_iter().map(|(id, worker)| (id, worker.info().role)).collect();

@@ -20,8 +20,8 @@ fn scenario(prefill: u32, decode: u32) -> Scenario {
     let c = &mut scenario.cluster;
     (c.pages, c.max_context) = (2000, 4096);
     c.cluster_policies = vec!["disaggregate".into()];
-    scenario.policy.disaggregate.min_remote_tokens = 256;
-    scenario.policy.disaggregate.effective_tokens = 256;
+    scenario.policy.disaggregate.min_remote_tokens = Some(256);
+    scenario.policy.disaggregate.effective_tokens = Some(256);
     scenario.nodes = vec![class(WorkerRole::Prefill, prefill), class(WorkerRole::Decode, decode)];
     scenario
 }
@@ -48,6 +48,19 @@ fn answers_are_those_of_unified_workers() {
     assert!(split.handoffs.committed() > 80, "{:?}", split.handoffs);
     assert_eq!(split.handoffs.outcomes.len(), 1, "{:?}", split.handoffs);
     assert!(split.handoffs.bytes > 0 && whole.handoffs.outcomes.is_empty());
+    // The report says the same, and who did what.
+    let (report, handoffs) = (&split.report, &split.handoffs);
+    let transfers = &report.transfers;
+    assert_eq!((transfers.committed, transfers.bytes), (handoffs.committed(), handoffs.bytes));
+    let roles: Vec<_> = report.roles.iter().map(|r| (r.role, r.workers)).collect();
+    assert_eq!(roles, [("prefill", 5), ("decode", 3)]);
+    assert!(report.roles[0].prefilled_share > 0.7 && report.roles[1].drawn_share > 0.7, "{:?}", report.roles);
+    let table = report.to_table();
+    assert!(
+        table.contains(&format!("{} committed; {} pages", transfers.committed, transfers.pages)),
+        "{table}"
+    );
+    assert!(table.contains("\nchecks                every\n") && table.contains("\nprefill "), "{table}");
 }
 
 #[test]

@@ -10,10 +10,14 @@ use crate::harness::wait_for;
 
 const NODES: &str = "actor_node_cluster_nodes";
 const ANNOUNCED: &str = "actor_node_cluster_announced_actors";
-/// A killed process is known within this.
-const KILLED: Duration = Duration::from_secs(1);
-/// The default of `cluster.suspect-after`.
-const SUSPECT_AFTER: Duration = Duration::from_secs(3);
+const LOST: &str = "actor_node_cluster_lost_nodes_total";
+/// Silence is waited for longer than any test: whoever is lost was seen to go.
+const PATIENT: (&str, &str) = ("CLUSTER__SUSPECT_AFTER", "5m");
+
+/// Losses that a node has counted, by how it knew of them (`closed`, `silent`).
+fn lost(node: &Node, why: &str) -> f64 {
+    node.figure_where(LOST, &format!("why=\"{why}\""))
+}
 
 fn ready_nodes(node: &Node) -> f64 {
     node.figure_where(NODES, "state=\"ready\"")
@@ -27,16 +31,19 @@ fn wait_for_ready_nodes(cluster: &Cluster, watchers: &[&str], count: f64) {
     }
 }
 
-/// B81: a killed process is lost everywhere within a second; started again it is back in a new life and serves.
+/// B81: a killed process is lost everywhere at once, without waiting for its silence; started again it is back in a new
+/// life and serves.
 #[test]
-fn b81_a_killed_node_is_lost_within_a_second() {
-    let mut cluster = Cluster::of(&["c1", "g1", "w1"]);
+fn b81_a_killed_node_is_lost_at_once() {
+    let mut cluster = Cluster::of_with(&["c1", "g1", "w1"], &[PATIENT]);
     for (victim, others) in [("w1", ["c1", "g1"]), ("g1", ["c1", "w1"]), ("c1", ["g1", "w1"])] {
         let life = cluster.incarnation(victim);
-        let killed = Instant::now();
+        let before = others.map(|other| lost(&cluster[other], "closed"));
         cluster[victim].kill();
-        let took = cluster.until_lost(&others, victim, life, killed);
-        assert!(took < KILLED, "{victim} was lost after {took:?}");
+        cluster.until_lost(&others, victim, life, Instant::now());
+        for (other, before) in others.into_iter().zip(before) {
+            assert_eq!(lost(&cluster[other], "closed"), before + 1.0, "{victim} at {other}");
+        }
         wait_for_ready_nodes(&cluster, &others, 2.0);
         cluster[victim].restart();
         cluster.until_whole();
@@ -46,16 +53,19 @@ fn b81_a_killed_node_is_lost_within_a_second() {
     }
 }
 
-/// B81: a stopped process keeps its connections; its silence is noticed. When it goes on it is back by itself.
+/// B81: a stopped process keeps its connections; its silence is noticed (how soon is tested in virtual time). When it
+/// goes on it is back by itself.
 #[test]
-fn b81_a_frozen_node_is_lost_within_suspect_after() {
+fn b81_a_frozen_node_is_lost_by_its_silence() {
     let mut cluster = Cluster::of(&["c1", "g1", "w1"]);
     for (victim, others) in [("w1", ["c1", "g1"]), ("g1", ["c1", "w1"]), ("c1", ["g1", "w1"])] {
         let life = cluster.incarnation(victim);
-        let frozen = Instant::now();
+        let before = others.map(|other| lost(&cluster[other], "silent"));
         cluster[victim].pause();
-        let took = cluster.until_lost(&others, victim, life, frozen);
-        assert!(took < SUSPECT_AFTER, "{victim} was lost after {took:?}");
+        cluster.until_lost(&others, victim, life, Instant::now());
+        for (other, before) in others.into_iter().zip(before) {
+            assert!(lost(&cluster[other], "silent") > before, "{victim} at {other}");
+        }
         wait_for_ready_nodes(&cluster, &others, 2.0);
         cluster[victim].resume();
         // It may take a moment until it knows that it was away.
@@ -66,24 +76,25 @@ fn b81_a_frozen_node_is_lost_within_suspect_after() {
     }
 }
 
-/// The times can be set.
+/// The times can be set: nobody is lost sooner.
 #[test]
 fn b81_the_limit_is_configurable() {
-    let keys = [("CLUSTER__HEARTBEAT", "200ms"), ("CLUSTER__SUSPECT_AFTER", "1500ms")];
+    let keys = [("CLUSTER__HEARTBEAT", "200ms"), ("CLUSTER__SUSPECT_AFTER", "6s")];
     let mut cluster = Cluster::of_with(&["c1", "g1", "w1"], &keys);
     let life = cluster.incarnation("w1");
     let frozen = Instant::now();
     cluster["w1"].pause();
     let took = cluster.until_lost(&["c1", "g1"], "w1", life, frozen);
-    assert!(took < Duration::from_millis(1500), "lost after {took:?}");
+    // The default is 3 s. It works to nine tenths of the limit, counted from the beat before.
+    assert!(took > Duration::from_secs(5), "lost after {took:?}");
     cluster["w1"].resume();
     cluster.until_whole();
     assert_eq!(served_by(&cluster, "g1"), "w1");
 }
 
 /// A worker that no direct link leads to, beside a controller and a gateway that have one.
-fn with_worker_behind_proxies() -> Cluster {
-    let mut cluster = Cluster::behind_proxies(&[]);
+fn with_worker_behind_proxies(keys: &[(&str, &str)]) -> Cluster {
+    let mut cluster = Cluster::behind_proxies(keys);
     cluster.controller("c1");
     cluster.gateway("g1");
     let seed = cluster.proxied("c1");
@@ -92,17 +103,19 @@ fn with_worker_behind_proxies() -> Cluster {
     cluster
 }
 
-/// The worker is cut off, everybody notices in time, nobody else is lost, and it is back when the network is.
-fn cut_off_and_back(mut cluster: Cluster, cut: fn(&Cluster), limit: Duration) {
+/// The worker is cut off, everybody notices as they should, nobody else is lost, and it is back when the network is.
+fn cut_off_and_back(mut cluster: Cluster, cut: fn(&Cluster), why: &str) {
     let lives = ["c1", "g1", "w1"].map(|name| cluster.incarnation(name));
     assert_there(&cluster, &["c1", "g1", "w1"], &["c1", "g1", "w1"]);
     let since = Instant::now();
     cut(&cluster);
-    let took = cluster.until_lost(&["c1", "g1"], "w1", lives[2], since);
-    assert!(took < limit, "lost after {took:?}");
+    cluster.until_lost(&["c1", "g1"], "w1", lives[2], since);
     for (other, life) in [("c1", lives[0]), ("g1", lives[1])] {
-        let took = cluster.until_lost(&["w1"], other, life, since);
-        assert!(took < limit, "lost {other} after {took:?}");
+        cluster.until_lost(&["w1"], other, life, since);
+    }
+    for (watcher, count) in [("c1", 1.0), ("g1", 1.0), ("w1", 2.0)] {
+        assert_eq!(lost(&cluster[watcher], why), count, "{watcher}: {}", cluster[watcher].log());
+        assert_eq!(cluster[watcher].figure(LOST), count, "{watcher}");
     }
     wait_for_ready_nodes(&cluster, &["c1", "g1"], 2.0);
     assert_there(&cluster, &["c1", "g1"], &["c1", "g1"]);
@@ -121,20 +134,20 @@ fn cut_off_and_back(mut cluster: Cluster, cut: fn(&Cluster), limit: Duration) {
 
 /// B81: a black hole, as when a cable is pulled: nothing ends, nothing arrives.
 #[test]
-fn b81_a_node_in_a_black_hole_is_lost_within_suspect_after() {
-    cut_off_and_back(with_worker_behind_proxies(), Cluster::freeze, SUSPECT_AFTER);
+fn b81_a_node_in_a_black_hole_is_lost_by_its_silence() {
+    cut_off_and_back(with_worker_behind_proxies(&[]), Cluster::freeze, "silent");
 }
 
 /// B81: connections that are cut, while none can be made.
 #[test]
-fn b81_a_node_that_is_cut_off_is_lost_within_a_second() {
-    cut_off_and_back(with_worker_behind_proxies(), Cluster::cut, KILLED);
+fn b81_a_node_that_is_cut_off_is_lost_at_once() {
+    cut_off_and_back(with_worker_behind_proxies(&[PATIENT]), Cluster::cut, "closed");
 }
 
 /// A connection that breaks in a network that works is made again at once.
 #[test]
 fn a_broken_connection_is_made_again() {
-    let mut cluster = with_worker_behind_proxies();
+    let mut cluster = with_worker_behind_proxies(&[]);
     for _ in 0..3 {
         let life = cluster.incarnation("w1");
         cluster.cut();
@@ -148,7 +161,8 @@ fn a_broken_connection_is_made_again() {
 /// A slow network is no broken one.
 #[test]
 fn a_slow_network_loses_nobody() {
-    let mut cluster = Cluster::behind_proxies(&[]);
+    // Ten times what the network takes, and more than a busy machine may.
+    let mut cluster = Cluster::behind_proxies(&[("CLUSTER__SUSPECT_AFTER", "20s")]);
     cluster.controller("c1");
     cluster.gateway("g1");
     let seed = cluster.proxied("c1");
@@ -162,7 +176,7 @@ fn a_slow_network_loses_nobody() {
         assert_eq!(served_by(&cluster, "g1"), "w1");
     }
     assert_eq!(["c1", "g1", "w1"].map(|name| cluster.incarnation(name)), lives);
-    assert_eq!(cluster["g1"].figure("actor_node_cluster_lost_nodes_total"), 0.0);
+    assert_eq!(cluster["g1"].figure(LOST), 0.0);
 }
 
 /// B84: what happened while two nodes were parted is known when they meet again.

@@ -10,6 +10,8 @@ use crate::harness::node::Node;
 use crate::harness::wait_for;
 
 const LOST: &str = "actor_node_cluster_lost_nodes_total";
+/// Nobody is taken for lost who is only slow.
+const PATIENT: (&str, &str) = ("CLUSTER__SUSPECT_AFTER", "5m");
 const REFUSED: &str = "actor_node_cluster_refused_nodes_total";
 /// Roles and what starts them.
 const ROLES: [(&str, &[&str]); 3] =
@@ -39,7 +41,7 @@ fn assert_undisturbed(cluster: &Cluster, names: &[&str]) {
 /// B86: the second of a name is turned away while the first is alive, which notices nothing.
 #[test]
 fn b86_the_name_of_a_live_node_is_taken() {
-    let mut cluster = Cluster::of_with(&["c1", "g1", "w1"], &[SLOW]);
+    let mut cluster = Cluster::of_with(&["c1", "g1", "w1"], &[SLOW, PATIENT]);
     let traffic = Traffic::start(&cluster, "g1");
     for (name, role, args) in
         [("w1", "worker", &["--engine", "fake"][..]), ("g1", "gateway", &[]), ("c1", "controller", &[])]
@@ -86,7 +88,7 @@ fn b86_the_name_of_a_dead_or_frozen_node_is_free() {
 /// B86: a wrong cookie is turned away by every role, and whatever the newcomer is.
 #[test]
 fn b86_a_wrong_cookie_is_refused() {
-    let mut cluster = Cluster::of_with(&["c1", "g1", "w1"], &[SLOW]);
+    let mut cluster = Cluster::of_with(&["c1", "g1", "w1"], &[SLOW, PATIENT]);
     let traffic = Traffic::start(&cluster, "g1");
     for (role, args) in ROLES {
         for door in ["c1", "g1", "w1"] {
@@ -181,7 +183,7 @@ fn a_cookie_is_made_on_first_use() {
 /// B37: a worker whose pages have another size is turned away, with the reason at both ends.
 #[test]
 fn b37_another_page_size_is_refused() {
-    let mut cluster = Cluster::of(&["c1", "g1", "w1"]);
+    let mut cluster = Cluster::of_with(&["c1", "g1", "w1"], &[PATIENT]);
     for door in ["c1", "g1", "w1"] {
         let seed = cluster.direct(door);
         let args = ["--engine", "fake", "--page-tokens", "32", "--seed", &seed];
@@ -217,7 +219,7 @@ fn b94_a_taken_cluster_port_is_an_error() {
 /// Whatever else comes to the port of the cluster is no harm.
 #[test]
 fn strangers_at_the_cluster_port_are_no_harm() {
-    let cluster = Cluster::of(&["c1", "g1", "w1"]);
+    let cluster = Cluster::of_with(&["c1", "g1", "w1"], &[PATIENT]);
     for name in ["c1", "g1", "w1"] {
         let base = format!("http://{}", cluster.direct(name));
         let parts: [&[u8]; 4] = [b"GET / HTTP/1.1\r\n\r\n", &[0; 64], &[0xff; 1 << 16], b""];

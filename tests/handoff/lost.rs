@@ -1,5 +1,3 @@
-use std::time::{Duration, Instant};
-
 use super::*;
 use crate::cluster::streams::Stream;
 
@@ -130,7 +128,7 @@ fn b54_restarts_leave_no_stale_state() {
 /// B45: what a prefill worker turns away is computed elsewhere at once, not after a time limit.
 #[test]
 fn b45_a_refusal_is_passed_on_at_once() {
-    let mut cluster = Cluster::new(&[&SMALL[..], &[("POLICY__DISAGGREGATE__ACCEPT_WITHIN", "60s")]].concat());
+    let mut cluster = Cluster::new(&[&SMALL[..], &[("POLICY__DISAGGREGATE__ACCEPT_WITHIN", "1h")]].concat());
     cluster.controller("c1");
     cluster.gateway("g1");
     let p1 = ["--engine", "fake", "--worker-role", "prefill"];
@@ -141,8 +139,7 @@ fn b45_a_refusal_is_passed_on_at_once() {
     let pd = Pd(cluster);
     pd.until_known(&["p1", "d1"]);
     let body = asked(&prompt(9, 3 * CHUNK), 6);
-    let begun = Instant::now();
+    // The client gives up sooner than that limit passes.
     assert_eq!(answer_of(&pd["g1"], &body), answer_of(reference(), &body));
-    assert!(begun.elapsed() < Duration::from_secs(30), "it waited for the limit");
     pd.assert_idle(&["c1", "g1", "p1", "d1"]);
 }

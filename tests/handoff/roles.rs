@@ -159,7 +159,7 @@ fn a_worker_finishes_what_it_has_before_its_role_changes() {
 fn requests_wait_for_the_only_worker() {
     let pd = Pd::of(&["u1"], &[("ENGINE__FAKE__STEP_OVERHEAD", "20ms")]);
     let base = pd["g1"].base.clone();
-    let stream = Stream::open(&base, COMPLETIONS, &asked(&prompt(1, 20), 100));
+    let stream = Stream::open(&base, COMPLETIONS, &asked(&prompt(1, 20), 400));
     assert_eq!(set_role(&pd, "g1", "u1", "decode"), (json!("unified"), json!("decode")));
     let body = asked(&prompt(2, 40), 4);
     assert_eq!(answer_of(&pd["g1"], &body), answer_of(reference(), &body));

@@ -21,7 +21,7 @@ fn wait_for_unready(node: &Node) {
 #[test]
 fn b90_a_drain_lets_streams_finish() {
     let mut node = Node::fake_with(&[], &[SLOW]);
-    let request = completion("Goes on to its end", 100);
+    let request = completion("Goes on to its end", 500);
     let expected = solo(&Node::fake(&[]).client(), &request);
     let mut stream = Raw::post(&node.base, COMPLETIONS, &streamed(&request));
     let mut text: String = stream.read_events(3).iter().map(|data| chunk_text(data)).collect();

@@ -26,15 +26,48 @@ fn requests() -> Vec<Value> {
         .collect()
 }
 
-/// 200 concurrent streams on a 64-page KV, all equal to their solo runs; pages are short, and nothing leaks.
+/// Four texts in one request, so that they run together however late other clients are.
+struct Together {
+    request: Value,
+    expected: Vec<Value>,
+}
+
+impl Together {
+    /// Each prompt by itself, and all of them in one request.
+    fn new(node: &Node, prompts: [String; 4], max_tokens: u32) -> Self {
+        let request =
+            |prompt: Value| with(&completion(prompt, max_tokens), json!({"logprobs": 2, "ignore_eos": true}));
+        let solo =
+            |prompt: &String| node.client().ok(COMPLETIONS, &request(json!(prompt)))["choices"][0].clone();
+        Self { expected: prompts.iter().map(solo).collect(), request: request(json!(prompts)) }
+    }
+
+    /// Runs it; every one equals its solo run to the last bit.
+    fn run(&self, node: &Node) {
+        let got = node.client().ok(COMPLETIONS, &self.request);
+        for (got, expected) in got["choices"].as_array().unwrap().iter().zip(&self.expected) {
+            assert_eq!(
+                (&got["text"], &got["finish_reason"], &got["logprobs"]),
+                (&expected["text"], &expected["finish_reason"], &expected["logprobs"])
+            );
+        }
+        let tokens = self.expected.len() as u64 * self.request["max_tokens"].as_u64().unwrap();
+        assert_eq!(got["usage"]["completion_tokens"], tokens);
+    }
+}
+
+/// 200 concurrent streams on a 64-page KV beside four answers that do not fit in it by themselves, all equal to their
+/// solo runs; nothing leaks.
 #[test]
 fn two_hundred_streams_on_64_pages_equal_their_solo_runs() {
     let node = Node::ready(&["--kv-pages", PAGES]);
     let client = node.client();
     let requests = requests();
     let expected: Vec<Value> = requests.iter().map(|request| client.ok(COMPLETIONS, request)).collect();
+    let long = Together::new(&node, [1, 2, 3, 4].map(|i| format!("Part {i} of the story:")), 270);
     let before = node.figure(PREEMPTIONS);
     std::thread::scope(|scope| {
+        scope.spawn(|| long.run(&node));
         for (request, expected) in requests.iter().zip(&expected) {
             let client = client.clone();
             scope.spawn(move || {
@@ -58,26 +91,11 @@ fn two_hundred_streams_on_64_pages_equal_their_solo_runs() {
 /// B111: four long answers that cannot all stay in memory: those that lose their pages go on as if nothing had happened.
 #[test]
 fn b111_preemption_changes_nothing() {
-    let requests: Vec<Value> = (0..4)
-        .map(|i| {
-            let prompt = format!("Chapter {i}. It was a dark and stormy night, and");
-            with(&completion(prompt, 70), json!({"logprobs": 2, "ignore_eos": true, "seed": i}))
-        })
-        .collect();
     let node = Node::ready(&["--kv-pages", "16"]);
-    let client = node.client();
-    let expected: Vec<Value> = requests.iter().map(|request| client.ok(COMPLETIONS, request)).collect();
+    let prompt = |i| format!("Chapter {i}. It was a dark and stormy night, and");
+    let together = Together::new(&node, [0, 1, 2, 3].map(prompt), 70);
     assert_eq!(node.figure(PREEMPTIONS), 0.0);
-    std::thread::scope(|scope| {
-        for (request, expected) in requests.iter().zip(&expected) {
-            let client = client.clone();
-            scope.spawn(move || {
-                let got = client.ok(COMPLETIONS, request);
-                assert_eq!(got["choices"], expected["choices"]);
-                assert_eq!(got["usage"]["completion_tokens"], 70);
-            });
-        }
-    });
+    together.run(&node);
     assert!(node.figure(PREEMPTIONS) > 0.0, "memory was never short");
     node.assert_idle();
 }

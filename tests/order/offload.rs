@@ -27,13 +27,15 @@ const LONGER: usize = 1200;
 
 /// Prompts of 64 tokens and more may leave, where 128 are before them; the controller sends none by itself. A token takes
 /// 2 ms, so that the longer prompt takes more than two seconds.
-const BUSY: [(&str, &str); 6] = [
+const BUSY: [(&str, &str); 7] = [
     ("POLICY__DISAGGREGATE__MODE", "off"),
     ("RUNTIME__MAX_BATCH_TOKENS", "64"),
     ("RUNTIME__MAX_RUNNING", "64"),
     ("WORKER_POLICY__OFFLOAD__MIN_SUFFIX", "64"),
     ("ENGINE__FAKE__PREFILL_PER_TOKEN", "2ms"),
+    // A busy machine is slow to give opinions, and to answer a worker that asks for pages.
     ("CONTROLLER__OPINION_DEADLINE", "60s"),
+    ("POLICY__DISAGGREGATE__ACCEPT_WITHIN", "60s"),
 ];
 const ON: (&str, &str) = ("RUNTIME__WORKER_POLICY", "offload");
 

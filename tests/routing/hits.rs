@@ -88,7 +88,7 @@ fn b37_resumed_requests_are_predicted() {
     let mut cluster = Routed::of(&["c1", "g1", "w1", "w2"], &[("ENGINE__FAKE__STEP_OVERHEAD", "10ms")]);
     for round in 0..3 {
         let request = with(
-            &completion(&text(&format!("resumed {round}"), 300), 60),
+            &completion(&text(&format!("resumed {round}"), 300), 250),
             json!({"n": 1 + round % 2, "stream": true, "include_stages": true, "temperature": 1}),
         );
         let mut raw = Raw::post(&cluster["g1"].base, COMPLETIONS, &request);

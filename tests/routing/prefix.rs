@@ -151,7 +151,7 @@ fn a_prefix_in_demand_spreads_to_all_workers() {
     let shared = text("shared", 600);
     let (mut homes, mut held): (Vec<String>, Vec<Raw>) = (Vec::new(), Vec::new());
     for i in 0..STREAMS {
-        let long = with(&completion(&format!("{shared}{i}"), 1200), json!({"stream": true}));
+        let long = with(&completion(&format!("{shared}{i}"), 4000), json!({"stream": true}));
         let mut raw = Raw::post(&cluster["g1"].base, COMPLETIONS, &long);
         let (status, head) = raw.head();
         assert_eq!(status, 200, "{head:?}");

@@ -56,7 +56,7 @@ fn a_conversation_stays_on_its_worker_and_moves_when_that_is_lost() {
     // Lost in the middle of a turn: the turn ends elsewhere, and the conversation with it.
     let lost = homes[0].clone();
     let life = cluster.incarnation(&lost);
-    let body = with(&completion(&talks[0].prompt, 60), json!({"stream": true}));
+    let body = with(&completion(&talks[0].prompt, 800), json!({"stream": true}));
     let mut raw = Raw::post_with(&cluster["g1"].base, COMPLETIONS, &body, &[("x-session-id", "talk 0")]);
     let (status, head) = raw.head();
     assert_eq!(status, 200, "{head:?}");

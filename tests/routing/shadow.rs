@@ -23,7 +23,7 @@ fn run(keys: &[(&str, &str)]) -> (Routed, Vec<String>, Vec<Value>) {
     for i in 0..18 {
         // Every fourth stays; what it takes of its worker differs.
         if i % 4 == 0 {
-            let long = completion(&text(&format!("held {i}"), 40 + 30 * i), 250);
+            let long = completion(&text(&format!("held {i}"), 40 + 30 * i), 800);
             let mut raw = Raw::post(&cluster["g1"].base, COMPLETIONS, &with(&long, json!({"stream": true})));
             let (status, head) = raw.head();
             assert_eq!(status, 200, "{head:?}");

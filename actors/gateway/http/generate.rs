@@ -162,7 +162,8 @@ async fn start(
         let door =
             shared.door().ok_or_else(|| ApiError::unavailable("unavailable", "the gateway is restarting"))?;
         let page_tokens = served.card.page_tokens;
-        let args = SessionArgs { shared, spec, text, stops, discard_output: budget == 0, page_tokens };
+        let discard_output = budget == 0;
+        let args = SessionArgs { shared, spec, text, stops, discard_output, page_tokens, fingerprint };
         let session = session::start(args, &door).await.map_err(|e| {
             tracing::error!(error = %e, "a session did not start");
             ApiError::unavailable("unavailable", "the gateway is restarting")

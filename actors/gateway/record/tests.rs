@@ -1,8 +1,11 @@
 use config::ids::TenantId;
+use policies::kv::page_hashes;
 use policies::request::Props;
 
 use super::*;
 use crate::testing::request;
+
+const PRINT: Fingerprint = Fingerprint([3; 32]);
 
 fn recorder() -> (Recorder, mpsc::Receiver<Line>) {
     let (lines, waiting) = mpsc::channel(2);
@@ -35,7 +38,8 @@ fn line(recorder: &Recorder, spec: &RequestSpec) -> Value {
     let ended = Ended {
         spec,
         page_tokens: 16,
-        output: 4,
+        fingerprint: PRINT,
+        answer: &[1; 4],
         outcome: "success",
         measured: &measured(),
         cached: Some(16),
@@ -69,6 +73,40 @@ fn what_is_equal_has_one_id_and_only_in_one_log() {
     assert!(a["hash_ids"][0].as_u64().unwrap() < 1 << BITS);
 }
 
+/// What a next turn begins with: its pages have the ids that the former answer was recorded with.
+#[test]
+fn the_pages_of_an_answer_are_those_of_the_next_prompt() {
+    let (recorder, _waiting) = recorder();
+    let of = |prompt: &[Token]| {
+        let hashes = page_hashes(&PRINT, 16, prompt).into();
+        RequestSpec { prompt: prompt.into(), hashes, ..spec(2) }
+    };
+    let line = |spec: &RequestSpec, answer: &[Token]| {
+        let ended = Ended {
+            spec,
+            page_tokens: 16,
+            fingerprint: PRINT,
+            answer,
+            outcome: "success",
+            measured: &measured(),
+            cached: None,
+            worker: None,
+        };
+        serde_json::to_value(recorder.line(&ended)).unwrap()
+    };
+    let (prompt, answer): (Vec<Token>, Vec<Token>) = ((0..40).collect(), (40..70).collect());
+    let first = line(&of(&prompt), &answer);
+    let ids = |line: &Value, key: &str| line[key].as_array().cloned().unwrap_or_default();
+    assert_eq!((ids(&first, "hash_ids").len(), ids(&first, "answer_hash_ids").len()), (2, 2));
+    let next: Vec<Token> = (0..90).collect();
+    let both = [ids(&first, "hash_ids"), ids(&first, "answer_hash_ids")].concat();
+    assert_eq!(ids(&line(&of(&next), &[]), "hash_ids")[..4], both);
+    // Nothing is said of an answer that fills no page, nor of another one.
+    assert!(ids(&line(&of(&prompt), &answer[..7]), "answer_hash_ids").is_empty());
+    let other = line(&of(&prompt), &[9; 30]);
+    assert!(ids(&other, "answer_hash_ids").iter().all(|id| !both.contains(id)));
+}
+
 #[test]
 fn a_slow_disk_makes_nobody_wait() {
     let (recorder, mut waiting) = recorder();
@@ -77,7 +115,8 @@ fn a_slow_disk_makes_nobody_wait() {
     let ended = |output| Ended {
         spec: &spec,
         page_tokens: 16,
-        output,
+        fingerprint: PRINT,
+        answer: &[1; 4][..output],
         outcome: "success",
         measured: &measured,
         cached: None,
@@ -99,7 +138,8 @@ async fn lines_are_in_the_file_when_nothing_waits_and_what_was_there_stays() {
     recorder.add(&Ended {
         spec: &spec,
         page_tokens: 16,
-        output: 4,
+        fingerprint: PRINT,
+        answer: &[1; 4],
         outcome: "success",
         measured: &measured,
         cached: None,
@@ -110,7 +150,7 @@ async fn lines_are_in_the_file_when_nothing_waits_and_what_was_there_stays() {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(10), two).await.expect("the line is written");
+    tokio::time::timeout(std::time::Duration::from_secs(60), two).await.expect("the line is written");
     let text = std::fs::read_to_string(&path).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((lines[0]["old"].as_u64(), lines[1]["output_length"].as_u64()), (Some(1), Some(4)));

@@ -60,7 +60,9 @@ impl SessionState {
             SessionEffect::Choose(request) => self.choose(request, more, now),
             SessionEffect::Unchoose { request, attempt } => self.unchoose(request, attempt),
             SessionEffect::Fetch { to, from, spec } => self.fetch(&to, from, spec, more, now),
-            SessionEffect::Take { to, from, takes, spec } => self.take_over(to, from, takes, spec, more, now),
+            SessionEffect::Take { to, from, takes, spec } => {
+                self.take_over(&to, from, takes, spec, more, now)
+            }
             SessionEffect::Switched { worker, attempt } => self.switched(worker, attempt),
             SessionEffect::Migration(end) => self.migrated(end),
             SessionEffect::CancelAt { worker, request, attempt } => {
@@ -107,11 +109,12 @@ impl SessionState {
         let measured = self.timing.end(now, outcome);
         if let Some(recorder) = &self.shared.recorder {
             let spec = self.core.spec();
-            let longest = (0..spec.choices() as u32).map(|choice| self.core.tokens(choice).len()).max();
+            let choices = (0..spec.choices() as u32).map(|choice| self.core.tokens(choice));
             recorder.add(&Ended {
                 spec,
                 page_tokens: self.page_tokens,
-                output: longest.unwrap_or(0) as u64,
+                fingerprint: self.fingerprint,
+                answer: choices.max_by_key(|tokens| tokens.len()).unwrap_or_default(),
                 outcome,
                 measured: &measured,
                 cached: self.cached,

@@ -68,7 +68,7 @@ impl SessionState {
     /// Has the target, which is booked, take the request over.
     pub(super) fn take_over(
         &mut self,
-        to: WorkerId,
+        to: &WorkerId,
         from: WorkerId,
         takes: Attempt,
         spec: Box<RequestSpec>,
@@ -78,8 +78,8 @@ impl SessionState {
         self.track.update(|held| held.fetching = Some((to.clone(), spec.attempt)));
         let gateway = self.shared.node.clone();
         let take = ToWorker::Take { to: to.clone(), from, takes, gateway, spec };
-        if !self.shared.doors.to_worker(&to, take) {
-            self.core.worker_lost(now, &to, more);
+        if !self.shared.doors.to_worker(to, take) {
+            self.core.worker_lost(now, to, more);
         }
     }
 

@@ -315,14 +315,14 @@ pub(crate) fn bytes(text: &str) -> Vec<Token> {
     text.bytes().map(Token::from).collect()
 }
 
-/// Polls until `done`, for ten seconds at most.
+/// Polls until `done`, for a minute at most.
 pub(super) async fn eventually(done: impl Fn() -> bool) {
     let waiting = async {
         while !done() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("it came about");
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it came about");
 }
 
 pub(super) fn card(add_bos: bool) -> ModelCard {
@@ -418,7 +418,7 @@ impl Rig {
         let _ = stream.write_all(request).await;
         let mut answer = Vec::new();
         let read = stream.read_to_end(&mut answer);
-        let _ = tokio::time::timeout(Duration::from_secs(10), read).await.expect("the answer ends");
+        let _ = tokio::time::timeout(Duration::from_secs(60), read).await.expect("the answer ends");
         parse(&answer)
     }
 

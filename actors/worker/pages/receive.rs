@@ -20,11 +20,13 @@ use crate::worker::scheduler::SchedulerMsg;
 
 /// What the receiving end is started with.
 #[derive(Debug)]
-pub(crate) struct ReceiveArgs {
+pub struct ReceiveArgs {
     pub(crate) key: TransferKey,
     pub(crate) wanted: Wanted,
     /// What is asked for runs at the other worker as this attempt, and goes on here.
     pub(crate) takes: Option<Attempt>,
+    /// The request has its pages.
+    pub(crate) reserved: bool,
     pub(crate) limits: HandoffConfig,
     pub(crate) spec: Box<RequestSpec>,
     /// Where the other worker takes questions.
@@ -53,7 +55,8 @@ pub(crate) struct Receiving {
 
 impl Receiving {
     pub(super) fn new(args: ReceiveArgs) -> Self {
-        let mut core = Receiver::new(args.limits, args.key, args.wanted);
+        let begin = if args.reserved { Receiver::new } else { Receiver::unreserved };
+        let mut core = begin(args.limits, args.key, args.wanted);
         if args.takes.is_some() {
             let most = args.spec.prompt.len().saturating_add(args.spec.max_tokens as usize);
             core = core.up_to(u32::try_from(most).unwrap_or(u32::MAX));
@@ -92,6 +95,9 @@ impl Receiving {
                 };
                 self.core.on(now, key, event, &mut fx);
             }
+            PageSetMsg::Reserved { cached } => {
+                self.core.on(now, key, ReceiverEvent::Reserved { cached_pages: cached }, &mut fx);
+            }
             PageSetMsg::Dropped(_) => self.core.cancel(now, &mut fx),
             PageSetMsg::Tick => {
                 self.core.tick(now, &mut fx);
@@ -102,6 +108,7 @@ impl Receiving {
             #[cfg(test)]
             PageSetMsg::Crash => {}
             PageSetMsg::Submitted(_)
+            | PageSetMsg::Begun
             | PageSetMsg::Computed { .. }
             | PageSetMsg::Prefilled(_)
             | PageSetMsg::Exported { .. } => {}
@@ -126,6 +133,7 @@ impl Receiving {
         let key = TransferKey { transfer, generation };
         let event = match header {
             ArchivedKvHeader::Accepted { .. } => ReceiverEvent::Accepted,
+            ArchivedKvHeader::Begun { .. } => ReceiverEvent::Begun,
             ArchivedKvHeader::Refused { code, why, .. } => {
                 let code = kv::RefusalCode::from(code);
                 warn!(request = %self.id.0, code = code.as_str(), why = why.as_str(), "a worker turned a prompt away");
@@ -166,6 +174,7 @@ impl Receiving {
             ArchivedKvHeader::Ask { .. }
             | ArchivedKvHeader::Credit { .. }
             | ArchivedKvHeader::Ack { .. }
+            | ArchivedKvHeader::Open { .. }
             | ArchivedKvHeader::Released { .. } => return,
         };
         self.core.on(now, key, event, fx);
@@ -219,7 +228,7 @@ impl Receiving {
         let TransferKey { transfer, generation } = self.args.key;
         let id = self.id;
         match effect {
-            ReceiverEffect::Ask { first_page, want_pages, window } => {
+            ReceiverEffect::Ask { first_page, want_pages, window, reserved } => {
                 let now = clock::now();
                 let spec = match kv::encode_spec(now, &self.args.spec) {
                     Ok(spec) => spec,
@@ -235,6 +244,7 @@ impl Receiving {
                     layout: self.args.layout.into(),
                     first_page,
                     want_pages,
+                    reserved,
                     window,
                     spec,
                     takes: self.args.takes.map(|attempt| attempt.0),
@@ -243,6 +253,10 @@ impl Receiving {
                 if self.args.port.cast(KvPortMsg::Open { to, transfer, set }).is_err() {
                     self.core.link_lost(now, more);
                 }
+            }
+            ReceiverEffect::Reserve => self.tell(KvMsg::Reserve(id)),
+            ReceiverEffect::Open { first_page, window } => {
+                self.send(KvHeader::Open { transfer, generation, first_page, window }, more).await;
             }
             ReceiverEffect::Import { first, count } => {
                 let at = self

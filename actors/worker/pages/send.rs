@@ -26,9 +26,12 @@ pub(crate) struct Sending {
     id: (RequestId, Attempt),
     /// Until it is submitted.
     spec: Option<Box<RequestSpec>>,
+    /// The first page that is wanted; none where no page is.
     first_page: Option<u32>,
     /// What the other worker takes over is this attempt here.
     takes: Option<Attempt>,
+    /// The other worker had pages when it asked.
+    reserved: bool,
     hashes: Arc<[PageHash]>,
     lane: Lane,
     scheduler: ActorRef<SchedulerMsg>,
@@ -46,6 +49,7 @@ impl Sending {
             fingerprint,
             first_page,
             want_pages,
+            reserved,
             window,
             spec,
             takes,
@@ -70,6 +74,7 @@ impl Sending {
             window: window.to_native(),
             page_tokens: provider.layout.page_tokens,
             page_bytes: provider.layout.page_bytes() as u64,
+            reserved: *reserved,
         };
         Ok(Self {
             core: Sender::new(provider.limits, key, wanted),
@@ -79,6 +84,7 @@ impl Sending {
             spec: Some(spec),
             first_page: want_pages.then_some(first_page),
             takes: takes.as_ref().map(|attempt| Attempt(attempt.to_native())),
+            reserved: *reserved,
             lane: asked.lane.clone(),
             scheduler: provider.scheduler.clone(),
             here: BTreeMap::new(),
@@ -115,6 +121,7 @@ impl Sending {
                 };
                 self.core.on(now, key, event, &mut fx);
             }
+            PageSetMsg::Begun => self.core.on(now, key, SenderEvent::Begun, &mut fx),
             PageSetMsg::Computed { full, pages } => {
                 self.here.extend(pages);
                 self.core.on(now, key, SenderEvent::Computed { pages: full }, &mut fx);
@@ -152,7 +159,10 @@ impl Sending {
                 crate::metrics::enforce("handoff", self.core.check());
             }
             // Of the other end.
-            PageSetMsg::Imported { .. } | PageSetMsg::Receive(_) | PageSetMsg::Over => {}
+            PageSetMsg::Imported { .. }
+            | PageSetMsg::Reserved { .. }
+            | PageSetMsg::Receive(_)
+            | PageSetMsg::Over => {}
             #[cfg(test)]
             PageSetMsg::Crash => {}
         }
@@ -168,11 +178,15 @@ impl Sending {
         let header = message.header();
         let (transfer, generation) = header.transfer();
         let event = match header {
+            ArchivedKvHeader::Open { first_page, window, .. } => {
+                SenderEvent::Opened { first_page: first_page.to_native(), window: window.to_native() }
+            }
             ArchivedKvHeader::Credit { pages, .. } => SenderEvent::Credit { pages: pages.to_native() },
             ArchivedKvHeader::Ack { .. } => SenderEvent::Ack,
             ArchivedKvHeader::Cancel { .. } => SenderEvent::PeerCancelled,
             ArchivedKvHeader::Ask { .. }
             | ArchivedKvHeader::Accepted { .. }
+            | ArchivedKvHeader::Begun { .. }
             | ArchivedKvHeader::Refused { .. }
             | ArchivedKvHeader::Pages { .. }
             | ArchivedKvHeader::Last { .. }
@@ -201,10 +215,16 @@ impl Sending {
         match effect {
             SenderEffect::Submit => {
                 let Some(spec) = self.spec.take() else { return };
-                let (first_page, takes, set) = (self.first_page, self.takes, myself.clone());
-                self.tell(KvMsg::Prefill { spec, first_page, takes, set });
+                let (reserved, takes, set) = (self.reserved, self.takes, myself.clone());
+                let first_page = self.first_page.filter(|_| reserved);
+                self.tell(KvMsg::Prefill { spec, first_page, reserved, takes, set });
             }
             SenderEffect::Accept => self.send(plain(KvHeader::Accepted { transfer, generation }), more).await,
+            SenderEffect::Announce => self.send(plain(KvHeader::Begun { transfer, generation }), more).await,
+            SenderEffect::Open { first_page } => {
+                let first_page = self.first_page.map(|_| first_page);
+                self.tell(KvMsg::Opened { id, first_page });
+            }
             SenderEffect::Refuse(code) => {
                 let (code, why) = (to_wire(code), code.as_str().to_owned());
                 self.send(plain(KvHeader::Refused { transfer, generation, code, why }), more).await;

@@ -36,6 +36,9 @@ mod offloads;
 /// Fewer tokens than this many pages hold are computed where they are needed: that takes less than asking.
 const LEAST_PAGES: u32 = 2;
 
+/// Pages of a stream that goes on that are read between two of its steps.
+const BESIDE_STEPS: u32 = 4;
+
 /// Steps with fewer tokens say nothing about the speed of prefill.
 const TELLING_TOKENS: usize = 32;
 
@@ -80,9 +83,9 @@ pub(super) struct Transfers {
 
 #[derive(Debug)]
 enum Entry {
-    /// The request waits for its pages here.
+    /// The other worker was not asked yet.
     Waiting { spec: Box<RequestSpec>, peer: KvPeer, takes: Option<Attempt> },
-    /// It has them, and their content comes.
+    /// It was asked for the content of the request's pages, which are in the table when there are some.
     Receiving { set: Option<ActorRef<PageSetMsg>>, table: Vec<PageId> },
     /// It is computed for another worker.
     Sending {
@@ -173,7 +176,12 @@ impl Transfers {
         let least = if takes.is_some() { 1 } else { LEAST_PAGES * self.kv.layout.page_tokens };
         let id = (spec.id, spec.attempt);
         let kept = Box::new(spec.clone());
-        core.submit_received(now, spec, least)?;
+        // Pages for what is computed elsewhere are taken when that begins. What moves is not to wait for them afterwards.
+        if takes.is_some() {
+            core.submit_received(now, spec, least)?;
+        } else {
+            core.submit_expected(now, spec, least)?;
+        }
         self.entries.insert(id, Entry::Waiting { spec: kept, peer, takes });
         Ok(())
     }
@@ -211,8 +219,23 @@ impl Transfers {
 
     fn hear(&mut self, news: KvWork, core: &mut Batch, host: &EngineHost, now: Time, worker: &WorkerId) {
         match news {
+            KvWork::Expected { request, attempt, tokens } => {
+                let id = (request, attempt);
+                if let Some(Entry::Waiting { spec, peer, takes }) = self.entries.remove(&id) {
+                    self.entries.insert(id, Entry::Receiving { set: None, table: Vec::new() });
+                    self.ask(id, spec, (peer, takes), (None, tokens), worker);
+                } else {
+                    core.compute_here(now, request, attempt, 0);
+                }
+            }
             KvWork::Reserved { request, attempt, pages, cached, tokens } => {
                 let id = (request, attempt);
+                if let Some(Entry::Receiving { set: Some(set), table }) = self.entries.get_mut(&id) {
+                    *table = pages;
+                    // One that has ended is about to say so.
+                    let _ = set.cast(PageSetMsg::Reserved { cached: cached / self.kv.layout.page_tokens });
+                    return;
+                }
                 let Some(Entry::Waiting { spec, peer, takes }) = self.entries.remove(&id) else {
                     core.compute_here(now, request, attempt, 0);
                     return;
@@ -224,9 +247,18 @@ impl Transfers {
                     return;
                 }
                 self.entries.insert(id, Entry::Receiving { set: None, table: pages });
-                self.ask(id, spec, (peer, takes), (cached, tokens), worker);
+                self.ask(id, spec, (peer, takes), (Some(cached), tokens), worker);
             }
-            KvWork::NotNeeded { request, attempt } => _ = self.entries.remove(&(request, attempt)),
+            KvWork::NotNeeded { request, attempt } => {
+                if let Some(set) = self.entries.remove(&(request, attempt)).as_ref().and_then(Entry::set) {
+                    let _ = set.cast(PageSetMsg::Dropped(None));
+                }
+            }
+            KvWork::Begun { request, attempt } => {
+                if let Some(Entry::Sending { set, .. }) = self.entries.get(&(request, attempt)) {
+                    let _ = set.cast(PageSetMsg::Begun);
+                }
+            }
             KvWork::Computed { request, attempt, first, pages } => {
                 self.computed((request, attempt), first, &pages, host);
             }
@@ -246,12 +278,13 @@ impl Transfers {
         }
     }
 
+    /// Has a prompt asked for: of a request that has its pages, with so many tokens that are cached, or gets them later.
     fn ask(
         &mut self,
         id: Id,
         spec: Box<RequestSpec>,
         (peer, takes): (KvPeer, Option<Attempt>),
-        (cached, tokens): (u32, u32),
+        (cached, tokens): (Option<u32>, u32),
         worker: &WorkerId,
     ) {
         let Some(side) = &self.side else { return };
@@ -262,13 +295,14 @@ impl Transfers {
         let wanted = Wanted {
             tokens,
             page_tokens,
-            cached_pages: cached / page_tokens,
+            cached_pages: cached.unwrap_or(0) / page_tokens,
             pages: spec.max_tokens as usize > done + 1,
         };
         let args = ReceiveArgs {
             key: TransferKey { transfer: self.last, generation: worker.incarnation },
             wanted,
             takes,
+            reserved: cached.is_some(),
             limits: side.limits,
             spec,
             address: peer.address,
@@ -354,23 +388,38 @@ impl Transfers {
     /// Does what a page set asks for.
     pub(super) fn handle(&mut self, message: KvMsg, core: &mut Batch, host: &EngineHost, now: Time) {
         match message {
-            KvMsg::Prefill { spec, first_page, takes, set } => {
+            KvMsg::Prefill { spec, first_page, reserved, takes, set } => {
                 let id = (spec.id, spec.attempt);
                 let tokens = u32::try_from(spec.prompt.len()).unwrap_or(u32::MAX);
                 core.set_transfer_chunk(self.chunking.next_tokens(tokens));
                 // What does not run here (any more), or not as it was told, is computed like a prompt.
                 let lent = takes.is_some_and(|from| core.lend(now, &spec, from));
-                let taken = if lent { Ok(()) } else { core.submit_prefill(now, *spec) };
+                // Its stream goes on, so that the engine is not to be busy with all its pages at once.
+                let under_way = !lent && spec.resumed.iter().any(|choice| !choice.tokens.is_empty());
+                let taken = if lent { Ok(()) } else { core.submit_prefill(now, *spec, reserved) };
+                let most = self.chunking.message_pages(tokens);
                 let result = taken.map(|()| Pace {
                     least: self.chunking.flush_pages(),
-                    most: self.chunking.message_pages(tokens),
+                    most: if under_way { most.min(BESIDE_STEPS) } else { most },
                 });
                 if result.is_ok() {
-                    let entry = Entry::Sending { set: set.clone(), table: Vec::new(), next: first_page };
+                    let next = first_page.filter(|_| !under_way);
+                    let entry = Entry::Sending { set: set.clone(), table: Vec::new(), next };
                     self.entries.insert(id, entry);
                 }
                 // A page set that has ended meanwhile has asked for the release too.
                 let _ = set.cast(PageSetMsg::Submitted(result));
+            }
+            KvMsg::Reserve(id) => {
+                // One that is gone has been dropped, which its page set hears next.
+                core.begun(now, id.0, id.1);
+            }
+            KvMsg::Opened { id, first_page } => {
+                core.open(id.0, id.1);
+                if let Some(Entry::Sending { table, next, .. }) = self.entries.get_mut(&id) {
+                    // The page set asks for what is computed by now, and is given the rest.
+                    *next = first_page.map(|first| first.max(table.len() as u32));
+                }
             }
             KvMsg::Export { id, first, count, set } => self.export(id, first, count, &set, host),
             KvMsg::Import { id, first, pages, set } => {

@@ -49,7 +49,7 @@ impl Gate for Node {
     }
 }
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn terms(node: Node, cookie: &str) -> (Arc<Node>, Terms) {
     let node = Arc::new(node);

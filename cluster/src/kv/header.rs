@@ -36,6 +36,8 @@ pub enum KvHeader {
         first_page: u32,
         /// Whether pages are wanted at all, or the first tokens only.
         want_pages: bool,
+        /// Whether the receiver has pages for them; else a [`KvHeader::Open`] says so later, and from which page on.
+        reserved: bool,
         /// Pages that may be sent before there is a [`KvHeader::Credit`].
         window: u32,
         /// The request ([`encode_spec`](super::encode_spec)); at most [`MAX_SPEC_BYTES`].
@@ -124,6 +126,24 @@ pub enum KvHeader {
         transfer: u64,
         /// Of which life of the receiver.
         generation: u64,
+    },
+    /// From the sender: it is the prompt's turn, and pages are needed for it.
+    Begun {
+        /// Which transfer.
+        transfer: u64,
+        /// Of which life of the receiver.
+        generation: u64,
+    },
+    /// From the receiver: there are pages now.
+    Open {
+        /// Which transfer.
+        transfer: u64,
+        /// Of which life of the receiver.
+        generation: u64,
+        /// The first page that the receiver does not hold.
+        first_page: u32,
+        /// Pages that may be sent before there is a [`KvHeader::Credit`].
+        window: u32,
     },
 }
 
@@ -232,11 +252,15 @@ pub enum Kind {
     Cancel = 8,
     /// [`KvHeader::Released`].
     Released = 9,
+    /// [`KvHeader::Begun`].
+    Begun = 10,
+    /// [`KvHeader::Open`].
+    Open = 11,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Ask,
         Self::Accepted,
         Self::Refused,
@@ -246,6 +270,8 @@ impl Kind {
         Self::Ack,
         Self::Cancel,
         Self::Released,
+        Self::Begun,
+        Self::Open,
     ];
 
     /// Name in logs and metrics.
@@ -261,6 +287,8 @@ impl Kind {
             Self::Ack => "ack",
             Self::Cancel => "cancel",
             Self::Released => "released",
+            Self::Begun => "begun",
+            Self::Open => "open",
         }
     }
 
@@ -297,6 +325,8 @@ impl ArchivedKvHeader {
             Self::Ack { .. } => Kind::Ack,
             Self::Cancel { .. } => Kind::Cancel,
             Self::Released { .. } => Kind::Released,
+            Self::Begun { .. } => Kind::Begun,
+            Self::Open { .. } => Kind::Open,
         }
     }
 
@@ -312,7 +342,9 @@ impl ArchivedKvHeader {
             | Self::Credit { transfer, generation, .. }
             | Self::Ack { transfer, generation }
             | Self::Cancel { transfer, generation, .. }
-            | Self::Released { transfer, generation } => (transfer.to_native(), generation.to_native()),
+            | Self::Released { transfer, generation }
+            | Self::Begun { transfer, generation }
+            | Self::Open { transfer, generation, .. } => (transfer.to_native(), generation.to_native()),
         }
     }
 
@@ -457,7 +489,9 @@ fn limits(header: &ArchivedKvHeader) -> Result<(), KvError> {
         ArchivedKvHeader::Accepted { .. }
         | ArchivedKvHeader::Credit { .. }
         | ArchivedKvHeader::Ack { .. }
-        | ArchivedKvHeader::Released { .. } => Ok(()),
+        | ArchivedKvHeader::Released { .. }
+        | ArchivedKvHeader::Begun { .. }
+        | ArchivedKvHeader::Open { .. } => Ok(()),
     }
 }
 

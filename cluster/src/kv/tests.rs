@@ -25,7 +25,7 @@ pub(super) const LAYOUT: PageLayout =
     PageLayout { page_tokens: 4, layers: 1, kv_heads: 1, head_dim: 8, element_bytes: 4 };
 
 /// Far longer than anything takes here.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) fn peer(name: &str) -> KvPeer {
     KvPeer { worker: config::ids::WorkerId::new(name.into(), 7), address: format!("{name}.example:7001") }
@@ -63,6 +63,7 @@ pub(super) fn one_of_each() -> Vec<KvHeader> {
             layout: LAYOUT.into(),
             first_page: 3,
             want_pages: true,
+            reserved: true,
             window: 16,
             spec: vec![1, 2, 3],
             takes: Some(2),
@@ -89,6 +90,8 @@ pub(super) fn one_of_each() -> Vec<KvHeader> {
         KvHeader::Ack { transfer, generation },
         KvHeader::Cancel { transfer, generation, why: "the client went away".to_owned() },
         KvHeader::Released { transfer, generation },
+        KvHeader::Begun { transfer, generation },
+        KvHeader::Open { transfer, generation, first_page: 3, window: 16 },
     ]
 }
 
@@ -126,29 +129,32 @@ pub(super) fn any_header() -> impl Strategy<Value = KvHeader> {
             ids,
             any::<[u8; 32]>(),
             any::<[u32; 7]>(),
-            any::<bool>(),
+            any::<[bool; 2]>(),
             vec(any::<u8>(), 0..300),
             any::<Option<u32>>()
         )
-            .prop_map(|([transfer, generation], fingerprint, n, want_pages, spec, takes)| {
-                KvHeader::Ask {
-                    transfer,
-                    generation,
-                    fingerprint,
-                    layout: WireLayout {
-                        page_tokens: n[0],
-                        layers: n[1],
-                        kv_heads: n[2],
-                        head_dim: n[3],
-                        element_bytes: n[4],
-                    },
-                    first_page: n[5],
-                    want_pages,
-                    window: n[6],
-                    spec,
-                    takes,
+            .prop_map(
+                |([transfer, generation], fingerprint, n, [want_pages, reserved], spec, takes)| {
+                    KvHeader::Ask {
+                        transfer,
+                        generation,
+                        fingerprint,
+                        layout: WireLayout {
+                            page_tokens: n[0],
+                            layers: n[1],
+                            kv_heads: n[2],
+                            head_dim: n[3],
+                            element_bytes: n[4],
+                        },
+                        first_page: n[5],
+                        want_pages,
+                        reserved,
+                        window: n[6],
+                        spec,
+                        takes,
+                    }
                 }
-            }),
+            ),
         ids.prop_map(|[transfer, generation]| KvHeader::Accepted { transfer, generation }),
         (ids, code, text).prop_map(|([transfer, generation], code, why)| KvHeader::Refused {
             transfer,
@@ -179,6 +185,13 @@ pub(super) fn any_header() -> impl Strategy<Value = KvHeader> {
         ids.prop_map(|[transfer, generation]| KvHeader::Ack { transfer, generation }),
         (ids, text).prop_map(|([transfer, generation], why)| KvHeader::Cancel { transfer, generation, why }),
         ids.prop_map(|[transfer, generation]| KvHeader::Released { transfer, generation }),
+        ids.prop_map(|[transfer, generation]| KvHeader::Begun { transfer, generation }),
+        (ids, any::<[u32; 2]>()).prop_map(|([transfer, generation], [first_page, window])| KvHeader::Open {
+            transfer,
+            generation,
+            first_page,
+            window
+        }),
     ]
 }
 

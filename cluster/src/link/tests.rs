@@ -19,7 +19,7 @@ use crate::tls::tests::Authority;
 
 mod whole;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Lets everybody in.
 struct Open(Member);

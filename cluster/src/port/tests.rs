@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::*;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A supervisor that outlives its children's failures and tells of them.
 struct Parent;

@@ -406,6 +406,7 @@ fn roles_machines_and_handing_off_come_from_every_layer() {
         "[cluster.hardware]",
         "memory-bandwidth = \"auto\"",
         "[policy.disaggregate]",
+        "min-remote-tokens = \"auto\"",
         "prefill-busy-tokens = \"auto\"",
         "effective-ratio = 0.7",
         "fallback = \"unified\"",

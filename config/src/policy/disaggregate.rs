@@ -18,22 +18,29 @@ pub struct DisaggregateConfig {
     /// `off`, `shadow` (all is computed where it is generated, and what would have been sent is recorded with its
     /// predicted times) or `prod` (default).
     pub mode: Mode,
-    /// A prompt of which fewer tokens are missing is always computed where it is generated. llm-d's `nonCachedTokens`. Set
-    /// it to about what a worker computes in 0.3 s: a CPU of a few cores wants 64 to 256. Default 512.
-    pub min_remote_tokens: u32,
+    /// A prompt of which fewer tokens are missing is always computed where it is generated. llm-d's `nonCachedTokens`.
+    /// Default `auto`: 512, or what the worker that generates computes in 0.3 s by its hardware profile
+    /// (`cluster.hardware`), whichever is less: a CPU of a few cores comes to 64 to 256.
+    #[serde(with = "optional::auto")]
+    pub min_remote_tokens: Option<u32>,
     /// As many missing tokens are worth sending whatever their share of the prompt. Dynamo's
-    /// `--router-conditional-disagg-eff-isl-threshold` and its default. Default 2048.
-    pub effective_tokens: u32,
+    /// `--router-conditional-disagg-eff-isl-threshold`. Default `auto`: four times `min-remote-tokens`, 2048 on GPUs, which
+    /// is Dynamo's default.
+    #[serde(with = "optional::auto")]
+    pub effective_tokens: Option<u32>,
     /// As large a share of the prompt is worth sending although it is fewer tokens than that; above 1 is never. Dynamo's
     /// `--router-conditional-disagg-eff-isl-ratio-threshold` and its default. 0 to 2, default 0.7.
     pub effective_ratio: f64,
     /// Prefill workers with more prompt tokens waiting than this are the bottleneck, and are not sent more. Dynamo's
     /// `--router-conditional-disagg-prefill-busy-threshold`, in tokens in place of a multiple of the step's budget. Default
-    /// `auto`: 4096, eight steps of the default budget.
+    /// `auto`: what a worker computes in 8 s by its hardware profile, some 4,000 on a CPU of two cores with the default model,
+    /// some 200,000 on an H200 with a model of 8 thousand million weights; 4096 where a worker says nothing of its model.
     #[serde(with = "optional::auto")]
     pub prefill_busy_tokens: Option<u64>,
-    /// Prompts that one worker computes for others at once (waiting, in work, not wholly sent). Default 8.
-    pub max_outstanding: u32,
+    /// Prompts that one worker computes for others at once (waiting, in work, not wholly sent). Default `auto`: as many as it
+    /// takes requests; `prefill-busy-tokens` limits what waits.
+    #[serde(with = "optional::auto")]
+    pub max_outstanding: Option<u32>,
     /// What happens to a prompt that is worth sending where no prefill worker can have it (none is there, none is
     /// compatible, all are full or have failed the request): `unified`, `decode` or `none`. Default `unified`.
     pub fallback: PrefillFallback,
@@ -95,11 +102,11 @@ impl Default for DisaggregateConfig {
     fn default() -> Self {
         Self {
             mode: Mode::Prod,
-            min_remote_tokens: 512,
-            effective_tokens: 2048,
+            min_remote_tokens: None,
+            effective_tokens: None,
             effective_ratio: 0.7,
             prefill_busy_tokens: None,
-            max_outstanding: 8,
+            max_outstanding: None,
             fallback: PrefillFallback::default(),
             accept_within: Dur::from_secs(5),
             progress_within: Dur::from_secs(30),
@@ -118,9 +125,9 @@ impl Default for DisaggregateConfig {
 impl DisaggregateConfig {
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         check(
-            self.min_remote_tokens > 0,
+            self.min_remote_tokens != Some(0),
             "policy.disaggregate.min-remote-tokens",
-            self.min_remote_tokens,
+            self.min_remote_tokens.unwrap_or_default(),
             "use 1 or more",
         )?;
         check(
@@ -130,9 +137,9 @@ impl DisaggregateConfig {
             "use 0 to 2",
         )?;
         check(
-            (1..=65_536).contains(&self.max_outstanding),
+            self.max_outstanding.is_none_or(|most| (1..=65_536).contains(&most)),
             "policy.disaggregate.max-outstanding",
-            self.max_outstanding,
+            self.max_outstanding.unwrap_or_default(),
             "use 1 to 65536",
         )?;
         let longest = Dur::from_secs(3600);
@@ -192,11 +199,11 @@ mod tests {
     fn wrong_values_name_their_key_the_value_and_the_limit() {
         type Change = fn(&mut DisaggregateConfig);
         let cases: [(Change, &str); 17] = [
-            (|c| c.min_remote_tokens = 0, "min-remote-tokens = 0`: use 1 or more"),
+            (|c| c.min_remote_tokens = Some(0), "min-remote-tokens = 0`: use 1 or more"),
             (|c| c.effective_ratio = -0.1, "effective-ratio = -0.1`: use 0 to 2"),
             (|c| c.effective_ratio = f64::NAN, "effective-ratio = NaN`: use 0 to 2"),
-            (|c| c.max_outstanding = 0, "max-outstanding = 0`: use 1 to 65536"),
-            (|c| c.max_outstanding = 65_537, "max-outstanding = 65537`"),
+            (|c| c.max_outstanding = Some(0), "max-outstanding = 0`: use 1 to 65536"),
+            (|c| c.max_outstanding = Some(65_537), "max-outstanding = 65537`"),
             (|c| c.accept_within = Dur::default(), "accept-within = 0ns`: use more than 0s"),
             (|c| c.progress_within = Dur::from_secs(3601), "progress-within = 3601s`"),
             (
@@ -223,8 +230,11 @@ mod tests {
             assert!(error.starts_with("`policy.disaggregate.") && error.contains(part), "{error}");
         }
         DisaggregateConfig::default().validate().unwrap();
-        let never =
-            DisaggregateConfig { effective_ratio: 1.5, effective_tokens: u32::MAX, ..Default::default() };
+        let never = DisaggregateConfig {
+            effective_ratio: 1.5,
+            effective_tokens: Some(u32::MAX),
+            ..Default::default()
+        };
         never.validate().unwrap();
     }
 }

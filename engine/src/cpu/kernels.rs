@@ -1,5 +1,5 @@
-//! The inner loops of the matrix product: how each packed format yields 16 weights at a time, and the register tile
-//! that multiplies them with a few rows.
+//! The inner loops of the matrix product: what a packed format has to offer, and the register tile that multiplies dense
+//! weights, 16 at a time, with a few rows. Integer weights are in [`quants`](super::quants).
 #![expect(
     unsafe_code,
     reason = "the loops walk panels and row tiles by pointers whose bounds `matmul` has checked"
@@ -8,143 +8,107 @@
 
 use super::simd::Simd;
 
-/// A packed format: how its panels are laid out and read.
+/// A packed format: how its panels are laid out, multiplied and expanded.
 ///
-/// A panel holds 16 outputs. It is a sequence of blocks of `BLOCK` inputs; a block is a header (scales), then the
-/// quants. A block has `BLOCK / GROUP` groups that share a scale, a group `GROUP / CHUNK` chunks that are read together.
+/// A panel holds 16 outputs. It is a sequence of blocks of `BLOCK` inputs.
 pub(super) trait Format: Copy + Send + Sync + 'static {
     const BLOCK: usize;
-    const GROUP: usize;
-    const CHUNK: usize;
     /// Bytes of a block of a panel.
     const BYTES: usize;
-    /// Quants (or values) of a chunk in registers.
-    type Chunk<S: Simd>: Copy;
-    /// What a group's weights share.
-    type Scale<S: Simd>: Copy;
+    /// Whether its weights are integers, which multiply quantised rows (see [`rows`](super::rows)).
+    const QUANTISED: bool;
+    /// What its panels are expanded to.
+    type Wide: Format;
 
+    /// `sums[r][p] += x[r] · panel p`, over `blocks` blocks, as one chain for each output.
+    ///
+    /// `panels` points at the first block of panel 0, the other panels follow at `stride` bytes.
+    ///
     /// # Safety
-    /// `block` points at a whole block, `group < BLOCK / GROUP`.
-    unsafe fn scale<S: Simd>(s: S, block: *const u8, group: usize) -> Self::Scale<S>;
+    /// `panels` has `P` panels of `blocks` blocks, `x` has `blocks * BLOCK` inputs of `R` rows.
+    unsafe fn tile<S: Simd, const R: usize, const P: usize>(
+        s: S,
+        panels: *const u8,
+        stride: usize,
+        blocks: usize,
+        x: RowTile<R>,
+        sums: &mut [[S::F; P]; R],
+    );
+
+    /// Expands `blocks` blocks of a panel to panels of `Wide`.
+    ///
     /// # Safety
-    /// `block` points at a whole block, `chunk < BLOCK / CHUNK`.
-    unsafe fn chunk<S: Simd>(s: S, block: *const u8, chunk: usize) -> Self::Chunk<S>;
-    /// The weights of the chunk's first input; the chunk moves on by one input.
-    fn weight<S: Simd>(s: S, chunk: &mut Self::Chunk<S>, scale: Self::Scale<S>) -> S::F;
+    /// `panel` has `blocks` blocks, `to` room for `blocks * BLOCK` inputs of `Wide`.
+    unsafe fn expand<S: Simd>(s: S, panel: *const u8, blocks: usize, to: *mut u8);
+}
+
+/// Where a tile's rows lie.
+#[derive(Clone, Copy)]
+pub(super) enum RowTile<const R: usize> {
+    /// A pointer to each row as it is.
+    Plain([*const f32; R]),
+    /// The rows interleaved: `[inputs][R]`, or the groups of [`rows`](super::rows) for quantised formats.
+    Tile(*const f32),
 }
 
 /// Values of `BITS` = 32, 16 (f16) or 15 (bfloat16) bits, as they are.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dense<const BITS: usize>;
 
-impl<const BITS: usize> Format for Dense<BITS> {
-    const BLOCK: usize = 1;
-    const GROUP: usize = 1;
-    const CHUNK: usize = 1;
-    const BYTES: usize = if BITS == 32 { 64 } else { 32 };
-    type Chunk<S: Simd> = S::F;
-    type Scale<S: Simd> = ();
-
+impl<const BITS: usize> Dense<BITS> {
+    /// The weights of input `input` of a panel.
+    ///
+    /// # Safety
+    /// The panel has that many inputs.
     #[inline(always)]
-    unsafe fn scale<S: Simd>(_: S, _: *const u8, _: usize) {}
-
-    #[inline(always)]
-    unsafe fn chunk<S: Simd>(s: S, block: *const u8, _: usize) -> S::F {
-        // SAFETY: a block is 16 values.
+    unsafe fn weights<S: Simd>(s: S, panel: *const u8, input: usize) -> S::F {
+        let at = panel.wrapping_add(input * Self::BYTES);
+        // SAFETY: an input is 16 values.
         unsafe {
             match BITS {
-                32 => s.load(block.cast()),
-                16 => s.load_f16(block.cast()),
-                _ => s.load_bf16(block.cast()),
+                32 => s.load(at.cast()),
+                16 => s.load_f16(at.cast()),
+                _ => s.load_bf16(at.cast()),
             }
         }
     }
+}
+
+impl<const BITS: usize> Format for Dense<BITS> {
+    const BLOCK: usize = 1;
+    const BYTES: usize = if BITS == 32 { 64 } else { 32 };
+    const QUANTISED: bool = false;
+    type Wide = Dense<32>;
 
     #[inline(always)]
-    fn weight<S: Simd>(_: S, chunk: &mut S::F, (): ()) -> S::F {
-        *chunk
-    }
-}
-
-/// Integers of 4 or 8 bits with a scale (and an offset, if `MIN`) for each group of `LEN` inputs.
-///
-/// Not `SUPER`: a block is one group; header `scale: [f16; 16]`, then `min: [f16; 16]` if any.
-/// `SUPER` (K formats): a block is 256 inputs; header `scale: [f16; 16]`, `min: [f16; 16]` if any, then for each group
-/// `scale: [i8; 16]`, `min: [i8; 16]` if any; a group's scale is the product of the two, which is exact.
-///
-/// 4-bit quants: one u32 an output with the nibbles of 8 consecutive inputs, lowest first; two's complement unless
-/// `MIN`. 8-bit quants: one i8 an output, input after input.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Quant<const BITS: usize, const LEN: usize, const SUPER: bool, const MIN: bool>;
-
-impl<const BITS: usize, const LEN: usize, const SUPER: bool, const MIN: bool> Quant<BITS, LEN, SUPER, MIN> {
-    pub(super) const TERMS: usize = if MIN { 2 } else { 1 };
-    /// Where a group's integer scales begin, for `SUPER`.
-    pub(super) const GROUP_SCALES: usize = 32 * Self::TERMS;
-    pub(super) const HEADER: usize =
-        Self::GROUP_SCALES + if SUPER { Self::BLOCK / LEN * 16 * Self::TERMS } else { 0 };
-    pub(super) const SIGNED: bool = !MIN;
-}
-
-/// The integers of a chunk.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Quants<S: Simd> {
-    Words(S::U),
-    Bytes(S::F),
-}
-
-impl<const BITS: usize, const LEN: usize, const SUPER: bool, const MIN: bool> Format
-    for Quant<BITS, LEN, SUPER, MIN>
-{
-    const BLOCK: usize = if SUPER { 256 } else { LEN };
-    const GROUP: usize = LEN;
-    const CHUNK: usize = if BITS == 4 { 8 } else { 1 };
-    const BYTES: usize = Self::HEADER + Self::BLOCK * 2 * BITS;
-    type Chunk<S: Simd> = Quants<S>;
-    type Scale<S: Simd> = (S::F, S::F);
-
-    #[inline(always)]
-    unsafe fn scale<S: Simd>(s: S, block: *const u8, group: usize) -> (S::F, S::F) {
-        // SAFETY: all offsets lie in the block's header.
+    unsafe fn tile<S: Simd, const R: usize, const P: usize>(
+        s: S,
+        panels: *const u8,
+        stride: usize,
+        blocks: usize,
+        x: RowTile<R>,
+        sums: &mut [[S::F; P]; R],
+    ) {
+        // SAFETY: the caller's.
         unsafe {
-            let mut scale = s.load_f16(block.cast());
-            let mut min = if MIN { s.load_f16(block.add(32).cast()) } else { s.splat(0.0) };
-            if SUPER {
-                let own = block.add(Self::GROUP_SCALES + group * 16 * Self::TERMS);
-                scale = s.mul(scale, s.load_i8(own.cast()));
-                if MIN {
-                    min = s.mul(min, s.load_i8(own.add(16).cast()));
-                }
+            match x {
+                RowTile::Plain(x) => tile::<S, BITS, _, R, P>(s, panels, stride, blocks, Plain(x), sums),
+                RowTile::Tile(x) => tile::<S, BITS, _, R, P>(s, panels, stride, blocks, Interleaved(x), sums),
             }
-            (scale, min)
         }
     }
 
     #[inline(always)]
-    unsafe fn chunk<S: Simd>(s: S, block: *const u8, chunk: usize) -> Quants<S> {
-        // SAFETY: the chunk lies in the block.
-        unsafe {
-            let at = block.add(Self::HEADER + chunk * Self::CHUNK * 2 * BITS);
-            if BITS == 4 { Quants::Words(s.load_u32(at.cast())) } else { Quants::Bytes(s.load_i8(at.cast())) }
+    unsafe fn expand<S: Simd>(s: S, panel: *const u8, blocks: usize, to: *mut u8) {
+        for input in 0..blocks {
+            // SAFETY: the panel has the input, `to` room for it.
+            unsafe { s.store(to.add(input * 64).cast(), Self::weights(s, panel, input)) };
         }
-    }
-
-    #[inline(always)]
-    fn weight<S: Simd>(s: S, chunk: &mut Quants<S>, (scale, min): (S::F, S::F)) -> S::F {
-        let quant = match *chunk {
-            Quants::Words(word) => {
-                *chunk = Quants::Words(s.next_nibble(word));
-                // Without an offset the nibbles are two's complement.
-                if MIN { s.nibble::<false>(word) } else { s.nibble::<true>(word) }
-            }
-            Quants::Bytes(quant) => quant,
-        };
-        if MIN { s.fma(scale, quant, min) } else { s.mul(scale, quant) }
     }
 }
 
-/// Where a tile's `R` rows of inputs lie.
-pub(super) trait RowsOf<const R: usize>: Copy {
+/// Reads a tile's `R` rows of inputs.
+trait RowsOf<const R: usize>: Copy {
     /// Input `input` of row `row`.
     ///
     /// # Safety
@@ -154,7 +118,7 @@ pub(super) trait RowsOf<const R: usize>: Copy {
 
 /// `[inputs][R]`, through one pointer: for many rows, which are copied into tiles once and read by every panel.
 #[derive(Clone, Copy)]
-pub(super) struct Interleaved(pub(super) *const f32);
+struct Interleaved(*const f32);
 
 impl<const R: usize> RowsOf<R> for Interleaved {
     #[inline(always)]
@@ -167,7 +131,7 @@ impl<const R: usize> RowsOf<R> for Interleaved {
 /// Rows as they are: for few rows, where a copy by one thread would cost more than it saves. A tile with fewer rows than
 /// `R` repeats its last one, whose sums are dropped.
 #[derive(Clone, Copy)]
-pub(super) struct Plain<const R: usize>(pub(super) [*const f32; R]);
+struct Plain<const R: usize>([*const f32; R]);
 
 impl<const R: usize> RowsOf<R> for Plain<R> {
     #[inline(always)]
@@ -183,92 +147,61 @@ impl<const R: usize> RowsOf<R> for Plain<R> {
 const AHEAD: usize = 2048;
 const FAR_AHEAD: usize = 8192;
 
-/// `sums[r][p] += x[r] · panel p`, over `blocks` blocks, as one chain of fused multiply-adds for each output.
-///
-/// `panels` points at the first block of panel 0, the other panels follow at `stride` bytes.
+/// Fetches what lies some way ahead of a block of `bytes` bytes, `left` bytes before the end of its panel, for a tile of
+/// `R` rows. The panel that a thread is likely to read next in the block's place begins `skip` bytes after that end.
+#[inline(always)]
+pub(super) fn fetch_ahead<S: Simd, const R: usize>(
+    s: S,
+    block: *const u8,
+    bytes: usize,
+    left: usize,
+    skip: usize,
+) {
+    if R > 8 {
+        return;
+    }
+    let distance = if R <= 2 { FAR_AHEAD } else { AHEAD };
+    let ahead = block.wrapping_add(distance + if distance < left { 0 } else { skip });
+    for line in 0..bytes.div_ceil(64) {
+        if R <= 2 {
+            s.prefetch::<true>(ahead.wrapping_add(line * 64));
+        } else {
+            s.prefetch::<false>(ahead.wrapping_add(line * 64));
+        }
+    }
+}
+
+/// [`Format::tile`] of dense weights: one chain of fused multiply-adds for each output.
 ///
 /// # Safety
-/// `panels` has `P` panels of `blocks` blocks, `x` has `blocks * F::BLOCK` inputs of `R` rows.
+/// See there.
 #[inline(always)]
-pub(super) unsafe fn tile<S: Simd, F: Format, X: RowsOf<R>, const R: usize, const P: usize>(
+unsafe fn tile<S: Simd, const BITS: usize, X: RowsOf<R>, const R: usize, const P: usize>(
     s: S,
     panels: *const u8,
     stride: usize,
-    blocks: usize,
+    inputs: usize,
     x: X,
     sums: &mut [[S::F; P]; R],
 ) {
-    let mut input = 0;
     let mut acc = *sums;
-    for block in 0..blocks {
-        let mut at = [panels.wrapping_add(block * F::BYTES); P];
-        for p in 1..P {
-            at[p] = at[0].wrapping_add(p * stride);
-        }
+    for input in 0..inputs {
+        let mut weights = [s.splat(0.0); P];
         for p in 0..P {
-            for line in 0..F::BYTES.div_ceil(64) {
-                match R {
-                    1..=2 => s.prefetch::<true>(at[p].wrapping_add(FAR_AHEAD + line * 64)),
-                    3..=8 => s.prefetch::<false>(at[p].wrapping_add(AHEAD + line * 64)),
-                    _ => {}
-                }
-            }
+            let panel = panels.wrapping_add(p * stride);
+            let bytes = Dense::<BITS>::BYTES;
+            let left = (inputs - input) * bytes;
+            fetch_ahead::<S, R>(s, panel.wrapping_add(input * bytes), bytes, left, (P - 1) * stride);
+            // SAFETY: the input exists. (No closures here: a closure would not get the level's instructions.)
+            weights[p] = unsafe { Dense::<BITS>::weights(s, panel, input) };
         }
-        for group in 0..F::BLOCK / F::GROUP {
-            // SAFETY: block and group exist. (No closures here: a closure would not get the level's instructions.)
-            let mut scale = [unsafe { F::scale(s, at[0], group) }; P];
-            for p in 1..P {
-                // SAFETY: as above.
-                scale[p] = unsafe { F::scale(s, at[p], group) };
-            }
-            for chunk in 0..F::GROUP / F::CHUNK {
-                let chunk = group * (F::GROUP / F::CHUNK) + chunk;
-                // SAFETY: block and chunk exist.
-                let mut chunks = [unsafe { F::chunk(s, at[0], chunk) }; P];
-                for p in 1..P {
-                    // SAFETY: as above.
-                    chunks[p] = unsafe { F::chunk(s, at[p], chunk) };
-                }
-                for _ in 0..F::CHUNK {
-                    let mut weights = [s.splat(0.0); P];
-                    for p in 0..P {
-                        weights[p] = F::weight(s, &mut chunks[p], scale[p]);
-                    }
-                    for r in 0..R {
-                        // SAFETY: `x` has R rows of every input.
-                        let value = s.splat(unsafe { x.value(r, input) });
-                        for p in 0..P {
-                            acc[r][p] = s.fma(value, weights[p], acc[r][p]);
-                        }
-                    }
-                    input += 1;
-                }
+        for r in 0..R {
+            // SAFETY: `x` has R rows of every input.
+            let value = s.splat(unsafe { x.value(r, input) });
+            for p in 0..P {
+                acc[r][p] = s.fma(value, weights[p], acc[r][p]);
             }
         }
     }
     *sums = acc;
-}
-
-/// Expands `blocks` blocks of a panel to f32, `[inputs][16]`.
-///
-/// # Safety
-/// `panel` has `blocks` blocks, `to` room for `blocks * F::BLOCK * 16` values.
-#[inline(always)]
-pub(super) unsafe fn expand<S: Simd, F: Format>(s: S, panel: *const u8, blocks: usize, mut to: *mut f32) {
-    for block in 0..blocks {
-        let at = panel.wrapping_add(block * F::BYTES);
-        for group in 0..F::BLOCK / F::GROUP {
-            // SAFETY: block, group and chunk exist; `to` has room for every input.
-            unsafe {
-                let scale = F::scale(s, at, group);
-                for chunk in 0..F::GROUP / F::CHUNK {
-                    let mut chunk = F::chunk(s, at, group * (F::GROUP / F::CHUNK) + chunk);
-                    for _ in 0..F::CHUNK {
-                        s.store(to, F::weight(s, &mut chunk, scale));
-                        to = to.add(16);
-                    }
-                }
-            }
-        }
-    }
 }

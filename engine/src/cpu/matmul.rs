@@ -2,22 +2,25 @@
 //!
 //! Two ways to the same bits. Few rows: the time goes into reading weights, so a unit of work is a few panels, expanded
 //! in registers and multiplied with all rows at once. Many rows: the time goes into multiply-adds, so a unit expands its
-//! panels once into a small buffer (L2) and runs a register tile of rows × panels over it. Many rows are first copied
-//! into tiles of `[inputs][rows of the tile]`, so that the inner loop reads them through one pointer.
+//! panels once into a small buffer (L2) and runs a register tile of rows × panels over it.
+//!
+//! Rows are first brought into the form that the inner loop reads: into tiles of integers for integer weights, and, if
+//! they are many, into tiles of `[inputs][rows of the tile]` for dense ones.
 #![expect(unsafe_code, reason = "units of work write disjoint columns of the outputs; kernels take pointers")]
 #![expect(clippy::needless_range_loop, reason = "parallel arrays in registers read clearest by index")]
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-use super::kernels::{Dense, Format, Interleaved, Plain, expand, tile};
+use super::kernels::{Format, RowTile};
 use super::packed::{PANEL, SharedMut, with_format};
+use super::rows::{Quantise, row_values};
 use super::scratch::{Scratch, Slot};
 use super::simd::{Kernel, Simd};
 use super::{Compute, Packed, SimdLevel};
 
 /// Inputs that the expanded panels of a unit cover at a time (a multiple of every block length): 2 panels of 2048
-/// inputs are 256 KiB, a quarter of L2.
+/// inputs are 256 KiB of f32, a quarter of L2 (of integers half as much).
 const EXPANDED_INPUTS: usize = 2048;
 
 /// One weight matrix of a [`matmul`] call and where its result goes.
@@ -68,6 +71,8 @@ pub fn matmul(compute: &Compute, x: &[f32], rows: usize, products: &mut [Product
     let packed_rows = rows - last_rows + part_rows(last_rows, tile_rows);
     let unit_panels = if direct { direct_panels(tile_rows, limits.wide) } else { limits.tile_panels };
 
+    let any = |quantised| products.iter().any(|p| is_quantised(p.weights) == quantised);
+    let (any_dense, any_quantised) = (any(false), any(true));
     let mut first_unit = 0;
     let targets: Vec<Target<'_>> = products
         .iter_mut()
@@ -84,20 +89,21 @@ pub fn matmul(compute: &Compute, x: &[f32], rows: usize, products: &mut [Product
             target
         })
         .collect();
-    let mut tiles = Scratch::take(&TILES, if direct { 0 } else { packed_rows * inputs });
-    let x = if direct {
-        x
-    } else {
-        pack_rows(compute, x, inputs, tile_rows, tiles.values());
-        &*tiles.values()
-    };
+    let values = if any_dense && !direct { packed_rows * inputs } else { 0 };
+    let mut tiles = Scratch::take(&TILES, values);
+    let values = if any_quantised { row_values(inputs, packed_rows) } else { 0 };
+    let mut quantised = Scratch::take(&QUANTISED, values);
+    let pack = Pack { compute, x, inputs, tile_rows, packed_rows };
+    pack.interleave(tiles.values());
+    pack.quantise(quantised.values());
+    let rows = Rows { plain: x, tiles: tiles.values(), quantised: quantised.values() };
     compute.run_ranges(first_unit, |units| {
         for unit in units {
             let target =
                 targets.iter().rfind(|t| t.first_unit <= unit).expect("unit 0 is the first target's");
             let first = (unit - target.first_unit) * unit_panels;
             let panels = first..(first + unit_panels).min(target.weights.panels());
-            let work = Unit { target, panels, x, tile_rows };
+            let work = Unit { target, panels, rows: &rows, tile_rows };
             with_format!(target.weights.ggml_type(), F => if direct {
                 compute.level().dispatch(Direct::<F>(work, PhantomData));
             } else {
@@ -131,23 +137,66 @@ fn direct_panels(rows: usize, wide: bool) -> usize {
     }
 }
 
-/// Copies `x` into tiles of `[inputs][tile_rows]` (the last has the rows that are left in `tiles`); rows past the end are
+fn is_quantised(weights: &Packed) -> bool {
+    with_format!(weights.ggml_type(), F => F::QUANTISED)
+}
+
+/// Brings rows into tiles of `tile_rows` rows; the last has those that are left of `packed_rows`. Rows past the end are
 /// left as they are (their sums are dropped).
-fn pack_rows(compute: &Compute, x: &[f32], inputs: usize, tile_rows: usize, tiles: &mut [f32]) {
-    let packed_rows = tiles.len() / inputs;
-    let count = packed_rows.div_ceil(tile_rows);
-    let to = SharedMut::new(tiles);
-    let pack = |t: usize| {
-        let own_rows = tile_rows.min(packed_rows - t * tile_rows);
-        // SAFETY: each tile is written once.
-        let tile = unsafe { to.part(t * tile_rows * inputs, own_rows * inputs) };
-        for (r, row) in x.chunks_exact(inputs).skip(t * tile_rows).take(tile_rows).enumerate() {
-            for (i, &value) in row.iter().enumerate() {
-                tile[i * own_rows + r] = value;
+struct Pack<'a> {
+    compute: &'a Compute,
+    x: &'a [f32],
+    inputs: usize,
+    tile_rows: usize,
+    packed_rows: usize,
+}
+
+impl Pack<'_> {
+    /// Tiles of `[inputs][rows]`; nothing if there is no room for them.
+    fn interleave(&self, tiles: &mut [f32]) {
+        self.each(tiles, self.inputs, |x, own_rows, tile| {
+            for (r, row) in x.chunks_exact(self.inputs).enumerate() {
+                for (i, &value) in row.iter().enumerate() {
+                    tile[i * own_rows + r] = value;
+                }
             }
+        });
+    }
+
+    /// Tiles of integers; nothing if there is no room for them.
+    fn quantise(&self, tiles: &mut [f32]) {
+        self.each(tiles, row_values(self.inputs, 1), |x, tile_rows, tile| {
+            self.compute.level().dispatch(Quantise { x, inputs: self.inputs, tile_rows, tile });
+        });
+    }
+
+    /// Calls `pack(rows of x, rows of the tile, tile)` for every tile; a row of a tile has `width` values.
+    fn each(&self, tiles: &mut [f32], width: usize, pack: impl Fn(&[f32], usize, &mut [f32]) + Sync) {
+        if tiles.is_empty() {
+            return;
         }
-    };
-    if count == 1 { pack(0) } else { compute.run(count, pack) }
+        let Self { x, inputs, tile_rows, packed_rows, .. } = *self;
+        let count = packed_rows.div_ceil(tile_rows);
+        let to = SharedMut::new(tiles);
+        let pack = |t: usize| {
+            let first = t * tile_rows;
+            let own_rows = tile_rows.min(packed_rows - first);
+            // SAFETY: each tile is written once.
+            let tile = unsafe { to.part(first * width, own_rows * width) };
+            let end = x.len().min((first + own_rows) * inputs);
+            pack(&x[first * inputs..end], own_rows, tile);
+        };
+        if count == 1 { pack(0) } else { self.compute.run(count, pack) }
+    }
+}
+
+/// The rows of a call in the forms that its formats read; those that none reads are empty.
+struct Rows<'a> {
+    plain: &'a [f32],
+    /// `[inputs][rows]` each.
+    tiles: &'a [f32],
+    /// See [`super::rows`].
+    quantised: &'a [f32],
 }
 
 struct Limits {
@@ -185,8 +234,7 @@ struct Target<'a> {
 struct Unit<'a> {
     target: &'a Target<'a>,
     panels: std::ops::Range<usize>,
-    /// The rows: as they are for a direct unit, else in tiles of `[inputs][tile_rows]`.
-    x: &'a [f32],
+    rows: &'a Rows<'a>,
     tile_rows: usize,
 }
 
@@ -224,23 +272,30 @@ impl<F: Format> Kernel for Expand<'_, F> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Chunk { start, count, .. } = self.chunk;
-        for (panel, to) in self.unit.panels.clone().zip(self.buffer.chunks_exact_mut(count * PANEL)) {
+        let values = wide_values::<F>(count);
+        for (panel, to) in self.unit.panels.clone().zip(self.buffer.chunks_exact_mut(values)) {
             let from = &self.unit.target.weights.panel(panel)[start / F::BLOCK * F::BYTES..];
             let from = &from[..count / F::BLOCK * F::BYTES];
             // SAFETY: both hold exactly `count` inputs.
-            unsafe { expand::<S, F>(s, from.as_ptr(), count / F::BLOCK, to.as_mut_ptr()) };
+            unsafe { F::expand::<S>(s, from.as_ptr(), count / F::BLOCK, to.as_mut_ptr().cast()) };
         }
     }
 }
 
+/// f32 values that `inputs` inputs of an expanded panel take.
+fn wide_values<F: Format>(inputs: usize) -> usize {
+    inputs / F::Wide::BLOCK * F::Wide::BYTES / size_of::<f32>()
+}
+
 /// Multiplies all rows with expanded panels.
-struct RowTiles<'a> {
+struct RowTiles<'a, W> {
     unit: &'a Unit<'a>,
     chunk: Chunk,
     buffer: &'a [f32],
+    format: PhantomData<W>,
 }
 
-impl Kernel for RowTiles<'_> {
+impl<W: Format> Kernel for RowTiles<'_, W> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -253,7 +308,7 @@ impl Kernel for RowTiles<'_> {
     }
 }
 
-impl RowTiles<'_> {
+impl<W: Format> RowTiles<'_, W> {
     /// Tiles of `C` rows; the last of `A`, `B` or `C`, whichever suffices (see [`part_rows`]).
     #[inline(always)]
     fn tiles<S: Simd, const A: usize, const B: usize, const C: usize, const P: usize>(&self, s: S) {
@@ -270,19 +325,24 @@ impl RowTiles<'_> {
     #[inline(always)]
     fn tile<S: Simd, const R: usize, const P: usize>(&self, s: S, first_row: usize) {
         let (target, chunk) = (self.unit.target, self.chunk);
+        let inputs = target.weights.inputs();
         // Tiles before this one are full, so it begins where its first row would.
-        let x = &self.unit.x[first_row * target.weights.inputs() + chunk.start * R..][..chunk.count * R];
-        let buffer = &self.buffer[..P * chunk.count * PANEL];
+        let x = if W::QUANTISED {
+            let at = row_values(inputs, first_row) + row_values(chunk.start, R);
+            &self.unit.rows.quantised[at..][..row_values(chunk.count, R)]
+        } else {
+            &self.unit.rows.tiles[first_row * inputs + chunk.start * R..][..chunk.count * R]
+        };
+        let stride = wide_values::<W>(chunk.count);
+        let buffer = &self.buffer[..P * stride];
         let mut sums = [[s.splat(0.0); P]; R];
         if !chunk.first {
             target.load(s, &mut sums, first_row, self.unit.panels.start);
         }
+        let (panels, stride) = (buffer.as_ptr().cast(), stride * size_of::<f32>());
+        let x = RowTile::Tile(x.as_ptr());
         // SAFETY: both slices have just these lengths.
-        unsafe {
-            let stride = chunk.count * PANEL * size_of::<f32>();
-            let x = Interleaved(x.as_ptr());
-            tile::<S, Dense<32>, _, R, P>(s, buffer.as_ptr().cast(), stride, chunk.count, x, &mut sums);
-        }
+        unsafe { W::tile::<S, R, P>(s, panels, stride, chunk.count / W::BLOCK, x, &mut sums) };
         target.store(s, &sums, first_row, self.unit.panels.start, chunk.last);
     }
 }
@@ -294,14 +354,21 @@ impl Unit<'_> {
         let weights = self.target.weights;
         let blocks = weights.inputs() / F::BLOCK;
         let rows = self.target.rows;
-        assert!((1..=R).contains(&rows) && self.x.len() == weights.inputs() * rows, "one tile of rows");
-        let x = Plain::<R>(std::array::from_fn(|r| self.x[r.min(rows - 1) * weights.inputs()..].as_ptr()));
+        let inputs = weights.inputs();
+        assert!((1..=R).contains(&rows), "one tile of rows");
+        let x = if F::QUANTISED {
+            assert!(self.rows.quantised.len() >= row_values(inputs, R), "a tile of quantised rows");
+            RowTile::Tile(self.rows.quantised.as_ptr())
+        } else {
+            assert!(self.rows.plain.len() == inputs * rows, "rows of x");
+            RowTile::Plain(std::array::from_fn(|r| self.rows.plain[r.min(rows - 1) * inputs..].as_ptr()))
+        };
         if self.panels.len() == P {
             let mut sums = [[s.splat(0.0); P]; R];
             let panels = weights.panel(self.panels.start).as_ptr();
             // SAFETY: the unit's P panels exist and lie one after another; x was checked.
             unsafe {
-                tile::<S, F, _, R, P>(s, panels, weights.panel_bytes(), blocks, x, &mut sums);
+                F::tile::<S, R, P>(s, panels, weights.panel_bytes(), blocks, x, &mut sums);
             }
             self.target.store(s, &sums, 0, self.panels.start, true);
         } else {
@@ -309,7 +376,7 @@ impl Unit<'_> {
                 let mut sums = [[s.splat(0.0); 1]; R];
                 // SAFETY: as above, one panel.
                 unsafe {
-                    tile::<S, F, _, R, 1>(s, weights.panel(panel).as_ptr(), 0, blocks, x, &mut sums);
+                    F::tile::<S, R, 1>(s, weights.panel(panel).as_ptr(), 0, blocks, x, &mut sums);
                 }
                 self.target.store(s, &sums, 0, panel, true);
             }
@@ -319,13 +386,14 @@ impl Unit<'_> {
     fn expanded<F: Format>(&self, level: SimdLevel, tile_panels: usize) {
         let inputs = self.target.weights.inputs();
         let chunk_inputs = inputs.min(EXPANDED_INPUTS);
-        let mut scratch = Scratch::take(&PANELS, tile_panels * chunk_inputs * PANEL);
+        let mut scratch = Scratch::take(&PANELS, tile_panels * wide_values::<F>(chunk_inputs));
         for start in (0..inputs).step_by(chunk_inputs) {
             let count = chunk_inputs.min(inputs - start);
             let chunk = Chunk { start, count, first: start == 0, last: start + count == inputs };
             let buffer = scratch.values();
             level.dispatch(Expand { unit: self, chunk, buffer, format: PhantomData::<F> });
-            level.dispatch(RowTiles { unit: self, chunk, buffer: scratch.values() });
+            let buffer = scratch.values();
+            level.dispatch(RowTiles { unit: self, chunk, buffer, format: PhantomData::<F::Wide> });
         }
     }
 }
@@ -412,6 +480,8 @@ fn load_part<S: Simd>(s: S, from: &[f32]) -> S::F {
 thread_local! {
     /// The rows of the current call, in tiles; of the calling thread.
     static TILES: Slot = const { Cell::new(None) };
+    /// The same as integers.
+    static QUANTISED: Slot = const { Cell::new(None) };
     /// Expanded panels; of each compute thread.
     static PANELS: Slot = const { Cell::new(None) };
 }

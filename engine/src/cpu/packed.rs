@@ -4,7 +4,8 @@
 use half::{bf16, f16};
 
 use super::formats::Block;
-use super::kernels::{Dense, Format, Quant};
+use super::kernels::{Dense, Format};
+use super::quants::{Quant, nibble_shift};
 use super::{Compute, CpuError, GgmlType};
 
 mod buffer;
@@ -28,7 +29,8 @@ pub struct Packed {
 macro_rules! with_format {
     ($ty:expr, $F:ident => $body:expr) => {{
         use $crate::cpu::GgmlType as T;
-        use $crate::cpu::kernels::{Dense, Quant};
+        use $crate::cpu::kernels::Dense;
+        use $crate::cpu::quants::Quant;
         match $ty {
             T::F32 => {
                 type $F = Dense<32>;
@@ -222,6 +224,8 @@ impl<const BITS: usize> PackFormat for Dense<BITS> {
 
 impl<const BITS: usize, const LEN: usize, const SUPER: bool, const MIN: bool> PackFormat
     for Quant<BITS, LEN, SUPER, MIN>
+where
+    Self: Format,
 {
     fn pack_panel<'a>(ty: GgmlType, rows: impl Iterator<Item = &'a [u8]>, panel: &mut [u8]) {
         let mut block = Block::new();
@@ -247,13 +251,14 @@ impl<const BITS: usize, const LEN: usize, const SUPER: bool, const MIN: bool> Pa
                 let values = &block.quants[..Self::BLOCK];
                 if BITS == 4 {
                     for (eight, chunk) in values.chunks_exact(8).zip(quants.chunks_exact_mut(4 * PANEL)) {
-                        let word =
-                            eight.iter().rev().fold(0_u32, |word, &q| word << 4 | (q as u8 & 15) as u32);
+                        let nibbles = eight.iter().enumerate();
+                        let word = nibbles
+                            .fold(0_u32, |word, (i, &q)| word | u32::from(q as u8 & 15) << nibble_shift(i));
                         chunk[lane * 4..][..4].copy_from_slice(&word.to_ne_bytes());
                     }
                 } else {
-                    for (&q, chunk) in values.iter().zip(quants.chunks_exact_mut(PANEL)) {
-                        chunk[lane] = q as u8;
+                    for (two, chunk) in values.chunks_exact(2).zip(quants.chunks_exact_mut(2 * PANEL)) {
+                        (chunk[lane * 2], chunk[lane * 2 + 1]) = (two[0] as u8, two[1] as u8);
                     }
                 }
             }
@@ -275,10 +280,10 @@ impl<const BITS: usize, const LEN: usize, const SUPER: bool, const MIN: bool> Pa
                     }
                 }
                 let quant = if BITS == 4 {
-                    let nibble = u32_lane(&quants[i / 8 * 4 * PANEL..], lane) >> (i % 8 * 4) & 15;
+                    let nibble = u32_lane(&quants[i / 8 * 4 * PANEL..], lane) >> nibble_shift(i % 8) & 15;
                     if Self::SIGNED { ((nibble << 28) as i32 >> 28) as f32 } else { nibble as f32 }
                 } else {
-                    f32::from(quants[i * PANEL + lane] as i8)
+                    f32::from(quants[(i / 2 * PANEL + lane) * 2 + i % 2] as i8)
                 };
                 *value = if MIN { scale.mul_add(quant, min) } else { scale * quant };
             }

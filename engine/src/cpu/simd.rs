@@ -19,7 +19,7 @@ pub enum SimdLevel {
     Portable,
     /// Two registers of 8 lanes; x86-64 with AVX2, FMA and F16C.
     Avx2,
-    /// One register of 16 lanes; x86-64 with AVX-512 F, BW, DQ and VL.
+    /// One register of 16 lanes; x86-64 with AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
 }
 
@@ -106,10 +106,30 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// 16 readable values.
     unsafe fn load_u32(self, from: *const u32) -> Self::U;
-    /// The lowest 4 bits of each lane as a number: `0..=15`, or two's complement `-8..=7`.
-    fn nibble<const SIGNED: bool>(self, word: Self::U) -> Self::F;
+    /// # Safety
+    /// 16 writable values.
+    unsafe fn store_u32(self, to: *mut u32, value: Self::U);
+    /// 16 pairs of signed bytes, each byte widened to 16 bits.
+    /// # Safety
+    /// 32 readable values.
+    unsafe fn load_i8_pairs(self, from: *const i8) -> Self::U;
+    fn splat_u32(self, value: u32) -> Self::U;
+    fn xor(self, a: Self::U, b: Self::U) -> Self::U;
+    /// The lowest 4 bits of either half of each lane, as `0..=15`.
+    fn nibble_pairs(self, word: Self::U) -> Self::U;
     /// The next 4 bits of each lane become the lowest.
     fn next_nibble(self, word: Self::U) -> Self::U;
+    /// Lanes of `a` and `b` are pairs of i16, lanes of `sum` i32: `sum + a.0 * b.0 + a.1 * b.1`. Exact while it fits.
+    fn dot(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U;
+    /// Lanes as i32, converted (rounded once).
+    fn to_f32(self, value: Self::U) -> Self::F;
+    /// The largest magnitude of 32 values; not finite if one of them is not.
+    fn magnitude(self, a: Self::F, b: Self::F) -> f32;
+    /// Rounds 32 values, each within ±32767, to the nearest integer, ties to even, and writes them in order; returns the
+    /// sums of the lanes of `a` and of `b`. What it gives for other values is unspecified.
+    /// # Safety
+    /// 32 writable values.
+    unsafe fn narrow(self, a: Self::F, b: Self::F, to: *mut i16) -> (i32, i32);
 
     fn add(self, a: Self::F, b: Self::F) -> Self::F;
     fn sub(self, a: Self::F, b: Self::F) -> Self::F;

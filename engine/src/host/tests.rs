@@ -5,7 +5,7 @@ use policies::kv::PageLayout;
 use super::*;
 
 /// Longest wait for something that happens at once unless it is broken.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Answers steps with their numbers; keeps one byte a page.
 #[derive(Debug)]

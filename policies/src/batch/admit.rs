@@ -19,6 +19,9 @@ impl Batch {
         let mut passed: Vec<Key> = Vec::new();
         while draft.budget > 0 && self.has_slot() && passed.len() < LOOK_PAST {
             let Some(key) = self.next_waiting() else { break };
+            if self.is_to_be_open(key) {
+                continue;
+            }
             let held = self.is_held(key, draft);
             if held && self.seqs[key].place == Place::Fresh {
                 self.fresh.remove(self.seqs[key].spot);
@@ -36,7 +39,7 @@ impl Batch {
     }
 
     /// Whose turn it is: nothing but what has a higher level overtakes a sequence that has run before.
-    fn next_waiting(&self) -> Option<Key> {
+    pub(super) fn next_waiting(&self) -> Option<Key> {
         let ran = self.resuming.first_key_value().map(|(_, key)| *key);
         let fresh = self.fresh.first();
         let (Some(resuming), Some(key)) = (ran, fresh) else { return ran.or(fresh) };
@@ -94,6 +97,15 @@ impl Batch {
     }
 
     fn try_admit(&mut self, key: Key, draft: &mut Draft) -> bool {
+        if self.admit_one(key, draft) {
+            return true;
+        }
+        let pages = self.seqs[key].len().div_ceil(self.config.page_tokens);
+        let needed = pages.saturating_add(self.reserve(&self.seqs[key]));
+        self.hand_back_for(key, needed) && self.admit_one(key, draft)
+    }
+
+    fn admit_one(&mut self, key: Key, draft: &mut Draft) -> bool {
         let reserve = self.reserve(&self.seqs[key]);
         let callable = self.callable(key);
         if self.spare() + callable == 0 && self.table.available() <= reserve {
@@ -189,6 +201,7 @@ impl Batch {
             | Place::Running
             | Place::Paused
             | Place::Stalled
+            | Place::Expected
             | Place::Receiving
             | Place::Held => {
                 self.resuming.remove(&rank);
@@ -222,6 +235,7 @@ impl Batch {
             return false;
         }
         self.run(key);
+        self.announce(key);
         self.report_full_pages(key);
         true
     }

@@ -48,7 +48,7 @@ impl Batch {
             "{} pages are fenced and no step is in flight",
             self.fenced.len()
         );
-        let maps = [&self.resuming, &self.paused, &self.stalled, &self.receiving, &self.held];
+        let maps = [&self.resuming, &self.paused, &self.stalled, &self.expected, &self.receiving, &self.held];
         let listed = self.running.len() + self.fresh.len() + maps.iter().map(|m| m.len()).sum::<usize>();
         ensure_invariant!(
             listed == self.seqs.len(),
@@ -101,6 +101,7 @@ impl Batch {
             (Place::Fresh, self.fresh.in_order().collect()),
             (Place::Paused, self.paused.values().copied().collect()),
             (Place::Stalled, self.stalled.values().copied().collect()),
+            (Place::Expected, self.expected.values().copied().collect()),
             (Place::Receiving, self.receiving.values().copied().collect()),
             (Place::Held, self.held.values().copied().collect()),
         ];
@@ -265,7 +266,7 @@ impl Batch {
             seq.output.len()
         );
         let waits = match seq.place {
-            Place::Fresh | Place::Resuming | Place::Running | Place::Receiving => false,
+            Place::Fresh | Place::Resuming | Place::Running | Place::Expected | Place::Receiving => false,
             // It may have used it before it was kept.
             Place::Held => !self.has_credit(key),
             // There may be no slot for it.

@@ -121,7 +121,7 @@ impl Batch {
                     self.seqs[key].tier = tier(level);
                     list.insert(self.seqs[key].rank(), key);
                 }
-                Place::Stalled => {}
+                Place::Stalled | Place::Expected => {}
             }
         }
         self.requests[request].standing = standing;

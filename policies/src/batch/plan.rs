@@ -140,7 +140,7 @@ impl Batch {
         {
             draft.under_way.insert((page, hash));
         }
-        let tokens = seq.remaining().min(draft.budget).min(self.chunk_of(&self.requests[seq.request]));
+        let tokens = seq.remaining().min(draft.budget).min(Self::chunk_of(&self.requests[seq.request]));
         if tokens > 0 {
             self.add_slice(key, tokens, draft);
         }

@@ -72,6 +72,7 @@ impl Batch {
             Place::Resuming | Place::Fresh => self.unqueue(&seq),
             Place::Paused => _ = self.paused.remove(&seq.rank()),
             Place::Stalled => _ = self.stalled.remove(&seq.rank()),
+            Place::Expected => _ = self.expected.remove(&seq.rank()),
             Place::Receiving => _ = self.receiving.remove(&seq.rank()),
             Place::Held => _ = self.held.remove(&seq.rank()),
         }

@@ -106,6 +106,8 @@ pub(super) enum Place {
     Paused,
     /// Has used its credit, and has no pages.
     Stalled,
+    /// Has no pages until there is word of another worker.
+    Expected,
     /// Has pages whose content comes from another worker.
     Receiving,
     /// Is kept, with its pages, for another worker.

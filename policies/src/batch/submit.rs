@@ -103,8 +103,9 @@ impl Batch {
             let (pages, page_tokens) = (self.config.pages, self.config.page_tokens);
             return Err(Refusal::NeverFits { needed, pages, page_tokens });
         }
-        if self.fresh.len() as u32 >= self.config.max_waiting {
-            return Err(Refusal::QueueFull { waiting: self.fresh.len() as u32 });
+        let waiting = (self.fresh.len() + self.expected.len()) as u32;
+        if waiting >= self.config.max_waiting {
+            return Err(Refusal::QueueFull { waiting });
         }
         Ok(prompt.saturating_add(spec.max_tokens).min(self.config.window()))
     }

@@ -1,6 +1,7 @@
 //! Prompts that are computed at one worker and generated from at another.
 //!
-//! The worker that generates takes the request with [`Batch::submit_received`]. The request waits for its pages like any
+//! The worker that generates takes the request with [`Batch::submit_expected`], or, where it is to have its pages first, with
+//! [`Batch::submit_received`]. The request waits for its pages like any
 //! other, is set aside when it has them ([`KvWork::Reserved`]), and goes on when their content has come
 //! ([`Batch::received`]) or will not come ([`Batch::compute_here`]). The worker that computes takes it with
 //! [`Batch::submit_prefill`], tells of each page that is full ([`KvWork::Computed`]) and of the first tokens
@@ -30,8 +31,9 @@ pub(super) enum Transfer {
     None,
     /// Its prompt is computed elsewhere, unless fewer than `least` tokens of it are missing here.
     Receive { least: u32 },
-    /// Its prompt is computed here for another worker, which has been told of the first `reported` pages.
-    Send { reported: u32 },
+    /// Its prompt is computed here for another worker, which has been told of the first `reported` pages, in chunks of at
+    /// most `chunk` tokens; `open`: that worker has pages for it.
+    Send { reported: u32, chunk: u32, open: bool },
     /// It runs here, and another worker takes it over as attempt `to` ([`Batch::lend`]), which has its first `known`
     /// tokens of output.
     Lend { to: Attempt, known: u32 },
@@ -40,6 +42,22 @@ pub(super) enum Transfer {
 /// News for whoever moves pages between workers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KvWork {
+    /// The request's prompt is to be computed elsewhere; it gets its pages when that begins.
+    Expected {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
+        /// Tokens whose keys and values have to be there in the end.
+        tokens: u32,
+    },
+    /// It is the turn of a prompt that is computed here for another worker, which has no pages for it yet.
+    Begun {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
+    },
     /// The request has all pages of its prompt; the first `cached` tokens are there.
     Reserved {
         /// The request.
@@ -103,6 +121,9 @@ pub enum KvWork {
 /// How much is set aside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAside {
+    /// Sequences that have no pages yet: their prompts are not begun elsewhere, or are computed here for workers that have no
+    /// room.
+    pub expected: u32,
     /// Sequences that wait for the content of their pages.
     pub receiving: u32,
     /// Pages that they hold.
@@ -140,11 +161,12 @@ impl Batch {
         Ok(())
     }
 
-    /// As [`Batch::submit`], for a request of which only the prompt and the first tokens are computed here.
+    /// As [`Batch::submit`], for a request of which only the prompt and the first tokens are computed here. `open`: the worker
+    /// that it is computed for has pages for it; else [`Batch::open`] says when.
     ///
     /// # Errors
     /// As [`Batch::submit`]; [`Refusal::Malformed`] where the request is not [`Batch::is_transferable`].
-    pub fn submit_prefill(&mut self, now: Time, spec: RequestSpec) -> Result<(), Refusal> {
+    pub fn submit_prefill(&mut self, now: Time, spec: RequestSpec, open: bool) -> Result<(), Refusal> {
         if !Self::is_transferable(&spec) {
             return Err(Refusal::Malformed("its prompt cannot be computed for another worker"));
         }
@@ -152,7 +174,7 @@ impl Batch {
         let under_way = spec.resumed.iter().any(|c| !c.tokens.is_empty());
         let draining = self.draining;
         self.draining &= !under_way;
-        let taken = self.accept(now, spec, Transfer::Send { reported: 0 });
+        let taken = self.accept(now, spec, Transfer::Send { reported: 0, chunk: self.transfer_chunk, open });
         self.draining = draining;
         taken
     }
@@ -208,6 +230,14 @@ impl Batch {
     /// No more content comes: the first `tokens` tokens are there (those that were in the cache in any case), the rest is
     /// computed here, at once, or in its turn where it was to be computed here before ([`Batch::offload`]). Of a request that has no pages yet: it will be computed here. False where neither is the case.
     pub fn compute_here(&mut self, now: Time, request: RequestId, attempt: Attempt, tokens: u32) -> bool {
+        if let Some((owner, key)) = self.set_aside_as(request, attempt, Place::Expected)
+            && matches!(self.requests[owner].transfer, Transfer::Receive { .. })
+        {
+            self.clock = self.clock.max(now);
+            self.requests[owner].transfer = Transfer::None;
+            self.queue_expected(key);
+            return true;
+        }
         let Some((owner, key)) = self.set_aside_as(request, attempt, Place::Receiving) else {
             let waiting = self.by_id.get(&(request, attempt)).and_then(|key| self.requests.get_mut(*key));
             return waiting.is_some_and(|request| {
@@ -255,7 +285,8 @@ impl Batch {
         work.append(&mut self.kv_work);
     }
 
-    /// Prompts that are computed for other workers are computed in chunks of at most this many tokens.
+    /// Prompts that are taken for other workers from now on are computed in chunks of at most this many tokens. Those that
+    /// are here keep theirs: what suits a short prompt would make many steps of a long one.
     pub const fn set_transfer_chunk(&mut self, tokens: u32) {
         self.transfer_chunk = if tokens == 0 { u32::MAX } else { tokens };
     }
@@ -267,6 +298,7 @@ impl Batch {
             keys.values().map(|k| self.seqs[*k].pages.len() as u32).sum()
         };
         SetAside {
+            expected: self.expected.len() as u32,
             receiving: self.receiving.len() as u32,
             receiving_pages: pages(&self.receiving),
             held: self.held.len() as u32,
@@ -275,8 +307,11 @@ impl Batch {
     }
 
     /// The most tokens that one step may compute of a prefill.
-    pub(super) fn chunk_of(&self, request: &Request) -> u32 {
-        if matches!(request.transfer, Transfer::Send { .. }) { self.transfer_chunk } else { u32::MAX }
+    pub(super) const fn chunk_of(request: &Request) -> u32 {
+        match request.transfer {
+            Transfer::Send { chunk, .. } => chunk,
+            Transfer::None | Transfer::Receive { .. } | Transfer::Lend { .. } => u32::MAX,
+        }
     }
 
     /// Of `missing` tokens of a sequence that is to start, those that the first step computes at most; none where another
@@ -285,7 +320,7 @@ impl Batch {
         let request = &self.requests[seq.request];
         match request.transfer {
             Transfer::Receive { least } if missing >= least => 0,
-            _ => missing.min(self.chunk_of(request)),
+            _ => missing.min(Self::chunk_of(request)),
         }
     }
 
@@ -344,7 +379,7 @@ impl Batch {
     pub(super) fn report_full_pages(&mut self, key: Key) {
         let seq = &self.seqs[key];
         let request = &mut self.requests[seq.request];
-        let Transfer::Send { reported } = &mut request.transfer else { return };
+        let Transfer::Send { reported, .. } = &mut request.transfer else { return };
         let full = seq.computed / self.config.page_tokens;
         if full > *reported {
             let first = std::mem::replace(reported, full);
@@ -363,7 +398,7 @@ impl Batch {
             return;
         }
         let request = &mut self.requests[owner];
-        let Transfer::Send { reported } = &mut request.transfer else { return };
+        let Transfer::Send { reported, .. } = &mut request.transfer else { return };
         if std::mem::take(reported) > 0 {
             let (request, attempt) = (request.spec.id, request.spec.attempt);
             self.kv_work.push(KvWork::Computed { request, attempt, first: 0, pages: Vec::new() });
@@ -422,7 +457,12 @@ impl Batch {
     }
 
     /// The request and its sequence, where it is set aside like this.
-    fn set_aside_as(&self, request: RequestId, attempt: Attempt, place: Place) -> Option<(Key, Key)> {
+    pub(super) fn set_aside_as(
+        &self,
+        request: RequestId,
+        attempt: Attempt,
+        place: Place,
+    ) -> Option<(Key, Key)> {
         let owner = *self.by_id.get(&(request, attempt))?;
         let key = *self.requests[owner].seqs().first()?;
         (self.seqs[key].place == place).then_some((owner, key))

@@ -36,7 +36,7 @@ impl Batch {
         BatchLoad {
             requests: self.requests(),
             running: self.running.len() as u32,
-            waiting: (self.resuming.len() + self.fresh.len()) as u32,
+            waiting: (self.resuming.len() + self.fresh.len() + self.expected.len()) as u32,
             paused: (self.paused.len() + self.stalled.len()) as u32,
             queued_prefill_tokens: self.waiting_tokens + prefill,
             outstanding_tokens: self.waiting_work + work,

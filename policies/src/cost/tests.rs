@@ -66,8 +66,12 @@ proptest! {
         at in 0_usize..20,
         more in (0_u32..1000, 0_u32..1000),
     ) {
-        let affine = CostModel::Affine(affine());
-        for cost in Hardware::NAMES.iter().map(|name| model(name)).chain([affine]) {
+        let table = [(1, Span(900)), (3, Span(900)), (8, Span(5000)), (600, Span(60_000))];
+        let (per_slice, attention_decode, attention_prefill) = (Span(7), Span(9), Span(2));
+        let prices = SlicePrices { per_slice, attention_decode, attention_prefill };
+        let steps = StepCosts::new(&table, prices).unwrap().serving(1100, Span(50));
+        let measured = [CostModel::Affine(affine()), CostModel::Steps(steps)];
+        for cost in Hardware::NAMES.iter().map(|name| model(name)).chain(measured) {
             let of = |w: &[(u32, u32)]| cost.step(w.iter().map(|&(start, tokens)| Work { start, tokens }));
             let before = of(&works);
             let i = at % works.len();

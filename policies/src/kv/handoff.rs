@@ -6,11 +6,34 @@
 //!  Receiver (decode worker)                                Sender (prefill worker)
 //!  Ask ──────────────────────────────────────────────────▶ Submit to the scheduler
 //!      ◀────────────────────────────────── Accept / Refuse
+//!      ◀───────────────────────────────────────── Announce   when it is the prompt's turn
+//!  Reserve, Open ────────────────────────────────────────▶
 //!      ◀──────── pages, while the next chunk is computed   Export, SendPages   (within the credit)
 //!  Import, GrantCredit ──────────────────────────────────▶
 //!      ◀──── last: tail page, token count, drawn tokens    SendLast
 //!  Commit, Ack ──────────────────────────────────────────▶ Release
 //! ```
+//!
+//! The receiver takes pages when the sender begins, not when it asks: prompts that wait for their turn at a busy prefill worker
+//! hold no memory of a decode worker. Where there is no room then, the sender goes on computing, and holds what it has
+//! computed until there is. (A sequence that moves while it runs, and a prompt that a scheduler gives away, have their
+//! pages before they ask; then there is neither Announce nor Open.)
+//!
+//! That nobody waits in a circle. Call a prompt *open* from when its receiver has reserved. Where a prompt waits for pages at a
+//! worker W, those hold pages there:
+//! 1. What generates. It ends, or gives its pages up to others ([`crate::batch`]).
+//! 2. Pages reserved for a prompt that is computed elsewhere. That one is open: it needs no more than 3 and the link.
+//! 3. An open prompt that W computes for another. It needs steps of W's engine, then the link, and ends. Where it has lost
+//!    its pages it waits for pages at W again, and 4 never stands in its way: what is not open gives way to what is, where
+//!    both do not fit ([`crate::batch::Batch::open`]).
+//! 4. A prompt that W computes for another and that is not open: it waits for pages at its receiver. Those hold half of W's
+//!    pages at most; what is beyond that is announced, and computed when it is open. So they keep no prompt for
+//!    another receiver, which has room, from being computed.
+//!
+//! Who computes prompts in this way (prefill workers, and unified ones for decode workers) never waits for one of its own at
+//! somebody that it computes for: decode workers compute for nobody, and unified workers give prompts to each other only
+//! with pages reserved. So 4 leads from W to a receiver further down the line, and 2 and 3 to what can be done whatever 4
+//! does. Nothing leads back.
 //!
 //! What holds whatever is lost, late, doubled or cancelled:
 //! - The receiver ends once: it commits, falls back to computing by itself, or is cancelled. None of these comes while

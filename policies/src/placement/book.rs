@@ -46,6 +46,7 @@ impl Placement {
         self.choices += 1;
         row.booked += 1;
         row.booked_tokens += tokens;
+        row.booked_context += u64::from(request.context_tokens);
         row.fresh_prefill += prefill;
         row.placed += 1;
         row.last_chosen = self.choices;
@@ -59,9 +60,18 @@ impl Placement {
         let prefill_worker = handoff.as_ref().map(|handoff| handoff.worker.clone());
         let plan = Plan { worker, prefill: prefill_worker, why, stages: stages.into() };
         let session = request.session.clone();
+        let context = request.context_tokens.into();
         let (request, attempt) = (request.request, request.attempt);
-        let booking =
-            Booking { plan: plan.clone(), tokens, prefill, handoff, session, accepted: false, taken: None };
+        let booking = Booking {
+            plan: plan.clone(),
+            tokens,
+            prefill,
+            context,
+            handoff,
+            session,
+            accepted: false,
+            taken: None,
+        };
         if self.policies.are_any() {
             let event = PolicyEvent::Placed(booking.placed_at(request, attempt));
             self.policies.tell(now, &event);
@@ -79,6 +89,7 @@ impl Placement {
         if let Some(row) = self.workers.get_mut(&booking.plan.worker) {
             row.booked -= 1;
             row.booked_tokens -= booking.tokens;
+            row.booked_context -= booking.context;
             if !booking.accepted {
                 row.fresh_prefill -= booking.prefill;
             }
@@ -173,7 +184,7 @@ impl Placement {
     /// When the counters of a worker are not the sums of its bookings, a booking is on an unknown worker, a node has two
     /// lives, the queue is over its limit, a request is in two places, or a policy that lives here says so.
     pub fn check(&self) -> Result<(), Broken> {
-        let mut sums: BTreeMap<&WorkerId, (u32, u64, u64, u64)> = BTreeMap::new();
+        let mut sums: BTreeMap<&WorkerId, (u32, u64, u64, u64, u64)> = BTreeMap::new();
         let mut handoffs: BTreeMap<&WorkerId, (u32, u64)> = BTreeMap::new();
         for ((request, attempt), booking) in &self.bookings {
             let worker = &booking.plan.worker;
@@ -185,7 +196,8 @@ impl Placement {
             let sum = sums.entry(worker).or_default();
             let fresh = if booking.accepted { 0 } else { booking.prefill };
             let untold = self.workers.get(worker).map_or(0, |row| booking.untold(row));
-            *sum = (sum.0 + 1, sum.1 + booking.tokens, sum.2 + fresh, sum.3 + untold);
+            *sum =
+                (sum.0 + 1, sum.1 + booking.tokens, sum.2 + fresh, sum.3 + untold, sum.4 + booking.context);
             if let Some(handoff) = &booking.handoff {
                 ensure_invariant!(
                     self.workers.contains_key(&handoff.worker) && handoff.worker != *worker,
@@ -200,11 +212,12 @@ impl Placement {
         let mut former: Option<&WorkerId> = None;
         for (worker, row) in &self.workers {
             let sum = sums.get(worker).copied().unwrap_or_default();
+            let counts =
+                (row.booked, row.booked_tokens, row.fresh_prefill, row.taken_prefill, row.booked_context);
             ensure_invariant!(
-                sum == (row.booked, row.booked_tokens, row.fresh_prefill, row.taken_prefill),
+                sum == counts,
                 "placement_counters_are_sums",
-                "{worker} counts {:?}, its bookings are {sum:?}",
-                (row.booked, row.booked_tokens, row.fresh_prefill, row.taken_prefill)
+                "{worker} counts {counts:?}, its bookings are {sum:?}"
             );
             let sum = handoffs.get(worker).copied().unwrap_or_default();
             ensure_invariant!(

@@ -161,6 +161,7 @@ impl Placement {
             max_requests: row.info.max_requests,
             pages_used: row.load.pages_used,
             pages_total: row.load.pages_total,
+            kv_tokens: row.kv_tokens(),
             hit_tokens: {
                 let pages = pages.get(index).copied().unwrap_or(0);
                 // The last token is computed in any case: its logits are what the answer begins with.

@@ -306,6 +306,12 @@ impl Row {
         self.booked.saturating_add(self.handoffs).saturating_add(self.foreign)
     }
 
+    /// Tokens whose keys and values it holds for sequences, or will hold for what is booked.
+    pub(super) fn kv_tokens(&self) -> u64 {
+        let held = u64::from(self.load.pages_used) * u64::from(self.info.page_tokens);
+        held.max(self.booked_context)
+    }
+
     /// Tokens of work, booked here and of others.
     pub(super) const fn work(&self) -> u64 {
         self.booked_tokens.saturating_add(self.handoff_tokens).saturating_add(self.foreign_tokens)

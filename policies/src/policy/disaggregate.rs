@@ -29,6 +29,7 @@ use crate::placement::{PlaceRequest, RouteNote, WorkerView};
 use crate::time::Time;
 
 mod forecast;
+mod limits;
 mod rebalance;
 
 pub use rebalance::RebalanceOptions;
@@ -38,23 +39,24 @@ use rebalance::Rebalance;
 #[cfg(test)]
 mod tests;
 
-/// Prompt tokens that may wait at a prefill worker before it is the bottleneck, where nothing else is configured: eight
-/// steps of the default budget of 512 tokens.
+/// Prompt tokens that may wait at a prefill worker before it is the bottleneck, where nothing else is configured and nothing is
+/// known of its model: eight steps of the default budget of 512 tokens.
 pub const PREFILL_BUSY_TOKENS: u64 = 8 * 512;
 
-/// Options of `disaggregate`: those of its table that the controller decides by. The configuration has their defaults.
+/// Options of `disaggregate`: those of its table that the controller decides by. The configuration has their defaults. What is
+/// none follows from what the workers say of their machines (`disaggregate/limits.rs`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DisaggregateOptions {
     /// A prompt of which fewer tokens are missing is computed where it is generated.
-    pub min_remote_tokens: u64,
+    pub min_remote_tokens: Option<u64>,
     /// As many missing tokens are worth sending whatever their share of the prompt.
-    pub effective_tokens: u64,
+    pub effective_tokens: Option<u64>,
     /// As large a share of the prompt is worth sending although it is fewer tokens than that.
     pub effective_ratio: f64,
     /// A prefill worker with more prompt tokens waiting is not sent more.
-    pub prefill_busy_tokens: u64,
+    pub prefill_busy_tokens: Option<u64>,
     /// Prompts that one worker computes for others at once.
-    pub max_outstanding: u32,
+    pub max_outstanding: Option<u32>,
     /// Where a prompt that is worth sending is computed when no prefill worker can have it.
     pub fallback: PrefillFallback,
     /// When workers change sides; none: never.
@@ -70,10 +72,10 @@ impl Default for DisaggregateOptions {
 impl From<&DisaggregateConfig> for DisaggregateOptions {
     fn from(disaggregate: &DisaggregateConfig) -> Self {
         Self {
-            min_remote_tokens: disaggregate.min_remote_tokens.into(),
-            effective_tokens: disaggregate.effective_tokens.into(),
+            min_remote_tokens: disaggregate.min_remote_tokens.map(u64::from),
+            effective_tokens: disaggregate.effective_tokens.map(u64::from),
             effective_ratio: disaggregate.effective_ratio,
-            prefill_busy_tokens: disaggregate.prefill_busy_tokens.unwrap_or(PREFILL_BUSY_TOKENS),
+            prefill_busy_tokens: disaggregate.prefill_busy_tokens,
             max_outstanding: disaggregate.max_outstanding,
             fallback: disaggregate.fallback,
             rebalance: RebalanceOptions::configured(disaggregate),
@@ -143,16 +145,18 @@ impl Disaggregate {
             let why = format!("no decode or unified worker serves the model, {} takes all of it", row.worker);
             return Err(Local { code: RouteNote::NO_DECODE_WORKER, why });
         }
-        if uncached < o.min_remote_tokens {
-            let code = if u64::from(prompt) < o.min_remote_tokens { "short" } else { "cached" };
-            let why = format!("{missing}, fewer than min-remote-tokens = {}", o.min_remote_tokens);
+        let least = o.min_remote(row);
+        if uncached < least {
+            let code = if u64::from(prompt) < least { "short" } else { "cached" };
+            let why = format!("{missing}, fewer than min-remote-tokens = {least}");
             return Err(Local { code, why });
         }
         let share = uncached as f64 / f64::from(prompt.max(1));
-        if uncached < o.effective_tokens && share < o.effective_ratio {
+        let enough = o.effective(row);
+        if uncached < enough && share < o.effective_ratio {
             let why = format!(
-                "{missing}, fewer than effective-tokens = {} and a smaller share than effective-ratio = {}",
-                o.effective_tokens, o.effective_ratio
+                "{missing}, fewer than effective-tokens = {enough} and a smaller share than effective-ratio = {}",
+                o.effective_ratio
             );
             return Err(Local { code: "ratio", why });
         }
@@ -179,11 +183,11 @@ impl Disaggregate {
             let why = format!("all {} prefill workers are full", matching.len());
             return self.second_choice(query, decode, Local { code: RouteNote::FULL, why });
         }
-        let calm = |row: &&CandidateRow| row.prefill_tokens <= self.options.prefill_busy_tokens;
+        let calm = |row: &&CandidateRow| row.prefill_tokens <= self.options.busy(row);
         let mut able: Vec<_> = with_room.iter().copied().filter(calm).collect();
         if able.is_empty() {
             let least = with_room.iter().map(|row| row.prefill_tokens).min().unwrap_or(0);
-            let busy = self.options.prefill_busy_tokens;
+            let busy = with_room.iter().map(|row| self.options.busy(row)).max().unwrap_or(0);
             let why = format!(
                 "{least} or more prompt tokens wait at each prefill worker, over prefill-busy-tokens = {busy}"
             );
@@ -205,7 +209,7 @@ impl Disaggregate {
                 && query.request.context_tokens < row.info.max_context
                 && row.info.pairs_with(&decode.info)
                 && self.has_room(row)
-                && row.prefill_tokens <= self.options.prefill_busy_tokens
+                && row.prefill_tokens <= self.options.busy(row)
         };
         let mut able: Vec<_> = query.rows.iter().filter(able).collect();
         if able.is_empty() {
@@ -216,7 +220,7 @@ impl Disaggregate {
     }
 
     fn has_room(&self, row: &CandidateRow) -> bool {
-        row.handoffs < self.options.max_outstanding && row.requests < row.max_requests
+        row.handoffs < self.options.outstanding() && row.requests < row.max_requests
     }
 
     /// What it says of a request that goes to `row`, for which `pool` could compute the prompt.
@@ -236,11 +240,8 @@ impl Disaggregate {
                 if let Some(best) = able.first() {
                     forecast::times(request, best, row, &mut numbers);
                 }
-                let prompt = Prompt::By {
-                    pool: Arc::clone(&pool.workers),
-                    limit: self.options.max_outstanding,
-                    strict,
-                };
+                let prompt =
+                    Prompt::By { pool: Arc::clone(&pool.workers), limit: self.options.outstanding(), strict };
                 match lacking {
                     None => (prompt, REMOTE, missing(), None),
                     Some(Local { code, why }) => {

@@ -22,6 +22,7 @@ pub(super) fn row(n: u64) -> CandidateRow {
         max_requests: 100,
         pages_used: 0,
         pages_total: 0,
+        kv_tokens: 0,
         hit_tokens: 0,
         last_chosen: 0,
     }

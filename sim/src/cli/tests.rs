@@ -97,14 +97,22 @@ fn json_has_all_figures_of_the_runs_and_the_table_has_their_ratios() {
 }
 
 #[test]
+fn the_file_of_a_value_that_makes_no_sense_is_named() {
+    let error = run_cli(&SimArgs { workers: Some(0), ..small() }).unwrap_err().to_string();
+    assert!(error.starts_with("the scenario scenarios/small.toml: `cluster.workers` is 0: use 1"), "{error}");
+    // No file, none to name.
+    let error = run_cli(&SimArgs { workers: Some(0), ..SimArgs::default() }).unwrap_err().to_string();
+    assert!(error.starts_with("`cluster.workers` is 0"), "{error}");
+}
+
+#[test]
 fn the_arm_that_makes_no_sense_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("arms.toml");
     std::fs::write(&file, ARMS.replace("cluster.workers = 4", "cluster.workers = 0")).unwrap();
     let error = run_cli(&SimArgs { scenario: Some(file), ..SimArgs::default() }).unwrap_err().to_string();
-    assert!(error.contains("arm `more`: `cluster.workers` is 0"), "{error}");
-    let error = run_cli(&SimArgs { workers: Some(0), ..small() }).unwrap_err().to_string();
-    assert!(error.starts_with("`cluster.workers` is 0"), "{error}");
+    assert!(error.contains("arm `more`: the scenario "), "{error}");
+    assert!(error.contains("arms.toml: `cluster.workers` is 0"), "{error}");
 }
 
 #[test]

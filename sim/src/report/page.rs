@@ -46,12 +46,13 @@ pub fn html(arms: &[Shown<'_>]) -> Result<String, SimError> {
         // Writing to a string cannot fail, here and below.
         let _ = writeln!(
             out,
-            "<p>{}: {} requests, {:.1} s of virtual time, {} events, seed {}, trace <code>{}</code></p>",
+            "<p>{}: {} requests, {:.1} s of virtual time, {} events, seed {}, checks {}, trace <code>{}</code></p>",
             escape(arm.name),
             r.requests,
             r.seconds,
             r.events,
             r.seed,
+            r.checks,
             r.trace
         );
     }
@@ -65,6 +66,7 @@ pub fn html(arms: &[Shown<'_>]) -> Result<String, SimError> {
     plots::over_time(arms, &mut out)?;
     plots::load(arms, &mut out)?;
     workers(arms, &mut out);
+    handoffs(arms, &mut out);
     stages(arms, &mut out);
     refusals(arms, &mut out);
     scenarios(arms, &mut out)?;
@@ -120,6 +122,7 @@ fn workers(arms: &[Shown<'_>], out: &mut String) {
     out.push_str("<h2>Workers</h2>\n<div class=\"wide\"><table>\n<tr><th>arm</th>");
     for name in [
         "worker",
+        "role",
         "busy",
         "",
         "steps",
@@ -139,10 +142,11 @@ fn workers(arms: &[Shown<'_>], out: &mut String) {
             let _ = writeln!(
                 out,
                 "<tr{class}><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
-                 <td>{}</td><td>{}</td><td>{}</td></tr>",
+                 <td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
                 swatch(at),
                 escape(arm.name),
                 escape(&w.name),
+                w.role,
                 percent(w.busy_share),
                 bar(at, w.busy_share),
                 w.steps,
@@ -160,6 +164,41 @@ fn workers(arms: &[Shown<'_>], out: &mut String) {
         }
     }
     out.push_str("</table></div>\n");
+}
+
+fn handoffs(arms: &[Shown<'_>], out: &mut String) {
+    out.push_str("<h2>Roles and hand-offs</h2>\n<div class=\"wide\"><table>\n<tr><th>arm</th>");
+    for name in ["role", "workers", "busy", "of the tokens prefilled", "of the tokens drawn"] {
+        let _ = write!(out, "<th>{name}</th>");
+    }
+    out.push_str("</tr>\n");
+    for (at, arm) in arms.iter().enumerate() {
+        for (row, r) in arm.report.roles.iter().enumerate() {
+            let class = if row == 0 { " class=\"first\"" } else { "" };
+            let _ = writeln!(
+                out,
+                "<tr{class}><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+                swatch(at),
+                escape(arm.name),
+                r.role,
+                r.workers,
+                percent(r.busy_share),
+                percent(r.prefilled_share),
+                percent(r.drawn_share),
+            );
+        }
+    }
+    out.push_str("</table></div>\n");
+    for arm in arms {
+        let r = arm.report;
+        let _ = writeln!(
+            out,
+            "<p>{}: pages handed off between workers: {}. Changes of role: {}.</p>",
+            escape(arm.name),
+            escape(&r.transfers.text()),
+            r.role_changes
+        );
+    }
 }
 
 fn stages(arms: &[Shown<'_>], out: &mut String) {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use config::Mode;
 use config::ids::{NodeId, WorkerId};
+use config::{Mode, WorkerRole};
 use policies::batch::BatchLoad;
 use policies::placement::{PlacementEffect, Plan};
 use policies::policy::Stage;
@@ -47,6 +47,9 @@ pub struct Probe {
     /// How often each was said, and the sum of what it saved; by `policy NUL mode NUL action NUL why`.
     stages: BTreeMap<String, (u64, i64)>,
     pub(super) refusals: BTreeMap<String, u64>,
+    /// What each worker said that it is, last.
+    roles: BTreeMap<NodeId, WorkerRole>,
+    pub(super) role_changes: u64,
     /// Room to make a key in.
     key: String,
 }
@@ -120,6 +123,10 @@ impl Probe {
                 worker.drawn += outcome.drawn.len() as u64;
             }
             Event::Controller(ControllerMsg::Load(id, load)) => self.loaded(id, load),
+            Event::Controller(ControllerMsg::Joined(info)) => {
+                let former = self.roles.insert(info.id.node.clone(), info.role);
+                self.role_changes += u64::from(former.is_some_and(|former| former != info.role));
+            }
             Event::Gateway(GatewayMsg::Placement(PlacementEffect::Placed { plan, .. })) => self.placed(plan),
             Event::Gateway(GatewayMsg::Placement(PlacementEffect::Rejected { reason, .. })) => {
                 self.refused(&reason.to_string());
@@ -233,8 +240,8 @@ impl Probe {
             figures.peak_kv = totals.peak_kv;
         }
         let named = |(node, figures): (&NodeId, WorkerFigures)| {
-            let series = self.samples.of(node);
-            WorkerFigures { name: node.to_string(), series, ..figures }
+            let role = self.roles.get(node).copied().unwrap_or_default().as_str();
+            WorkerFigures { name: node.to_string(), role, series: self.samples.of(node), ..figures }
         };
         all.into_iter().map(named).collect()
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::handoff::megabytes;
 use super::{Percentiles, Report};
 
 /// Workers that a table lists one by one.
@@ -42,6 +43,7 @@ pub(super) fn one(report: &Report) -> String {
     lines.add("tokens", &format!("{} delivered, {} drawn", report.output_tokens, report.drawn_tokens));
     let (rate, hits, all) = (100.0 * report.prefix_hit_rate, report.cached_tokens, report.prompt_tokens);
     lines.add("prefix hits", &format!("{rate:.1} % ({hits} of {all} prompt tokens)"));
+    lines.add("hand-offs of pages", &report.transfers.text());
     lines.add("", "");
     let row = |columns: [String; 6]| columns.iter().map(|c| format!("{c:>11}")).collect::<String>();
     lines.add("milliseconds", &row(["mean", "p50", "p90", "p95", "p99", "max"].map(str::to_owned)));
@@ -52,6 +54,7 @@ pub(super) fn one(report: &Report) -> String {
     stages(report, &mut lines);
     lines.add("", "");
     lines.add("seed", &report.seed.to_string());
+    lines.add("checks", report.checks);
     lines.add("events", &report.events.to_string());
     lines.add("trace", &report.trace);
     lines.0
@@ -76,6 +79,17 @@ fn workers(report: &Report, lines: &mut Lines) {
     if report.workers.len() > 1 {
         let (least, most) = (busy(f64::min, f64::INFINITY), busy(f64::max, 0.0));
         lines.add("busy", &format!("{} to {}", percent(least), percent(most)));
+    }
+    if report.roles.len() > 1 || report.role_changes > 0 {
+        lines.add("", "");
+        lines.add("role", &row(["workers", "busy", "prefilled", "drawn", ""].map(str::to_owned)));
+        for r in &report.roles {
+            let (workers, busy) = (r.workers.to_string(), percent(r.busy_share));
+            let shares = [percent(r.prefilled_share), percent(r.drawn_share)];
+            let [prefilled, drawn] = shares;
+            lines.add(r.role, &row([workers, busy, prefilled, drawn, String::new()]));
+        }
+        lines.add("changes of role", &report.role_changes.to_string());
     }
 }
 
@@ -157,6 +171,10 @@ pub(crate) fn figures(report: &Report) -> Vec<Figure> {
             add(group, column, ms, Form::Fixed(3));
         }
     }
+    let transfers = &report.transfers;
+    add("hand-offs", "committed", transfers.committed as f64, Form::Count);
+    add("", "other ends", (transfers.count() - transfers.committed) as f64, Form::Count);
+    add("", "MB", megabytes(transfers.bytes), Form::Fixed(1));
     let busy: Vec<f64> = report.workers.iter().map(|w| w.busy_share).collect();
     let mean = busy.iter().sum::<f64>() / busy.len().max(1) as f64;
     add("workers busy", "mean", mean, Form::Percent);
@@ -204,7 +222,8 @@ pub(crate) fn several(arms: &[(&str, &Report)]) -> String {
         lines.add(figure.group, &text);
     }
     for (name, report) in arms {
-        lines.add("trace", &format!("{}  {name}, seed {}", report.trace, report.seed));
+        let (trace, seed, checks) = (&report.trace, report.seed, report.checks);
+        lines.add("trace", &format!("{trace}  {name}, seed {seed}, checks {checks}"));
     }
     lines.0
 }

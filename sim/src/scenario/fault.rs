@@ -154,6 +154,10 @@ impl Fault {
             let reason = "no pool serves requests yet, so its disk cannot be full; use another kind";
             return Err(invalid("fault.kind", &"pool-disk-full", reason.into()));
         }
+        if self.nodes.is_empty() && self.worker == NOBODY {
+            let reason = format!("say who it happens to: worker = 0 to {last}, or nodes = [\"controller\"]");
+            return Err(invalid("fault.worker", &"missing", reason));
+        }
         if self.nodes.is_empty() {
             within("fault.worker", self.worker.into(), 0, last)?;
         }

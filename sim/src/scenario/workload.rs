@@ -129,7 +129,7 @@ pub struct Class {
 
 /// Value of a hint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "use a flag, a number or a text")]
 pub enum PropValue {
     /// A flag.
     Bool(bool),
@@ -270,7 +270,13 @@ impl Lengths {
             Self::Uniform { min, max } => (min, max),
             Self::Exponential { mean, max } => (mean, max),
         };
-        within(key, low.into(), 1, high.into())?;
-        within(key, high.into(), 1, 1_000_000)
+        within(key, low.into(), 1, 1_000_000)?;
+        within(key, high.into(), 1, 1_000_000)?;
+        match low <= high {
+            true => Ok(()),
+            false => {
+                Err(invalid(key, &format!("{low} to {high}"), "use a max of at least min, or mean".into()))
+            }
+        }
     }
 }

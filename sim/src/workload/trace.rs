@@ -8,6 +8,7 @@
 //! | `input_length`, `output_length` | tokens of its prompt and of its answer |
 //! | `hash_ids` | its prompt in blocks: whole numbers or hexadecimal hashes, equal ones for equal content |
 //! | `block_size` | tokens a block; else `workload.block-tokens` |
+//! | `answer_hash_ids` | of a node's log: the blocks after the prompt's full ones that prompt and answer fill together |
 //! | `session_id` | the conversation that it belongs to |
 //! | `delay` or `delay_ms` | it comes so many milliseconds after the former turn of its session has ended |
 //! | `request_id`, `wait_for` | its name; it comes when all of these have ended, after `delay` and `tool_wait_ms` |
@@ -17,28 +18,29 @@
 //!
 //! Or CSV with the columns of Azure's LLM inference traces: `TIMESTAMP`, `ContextTokens`, `GeneratedTokens`.
 //!
-//! The tokens of a block are a function of its number, so equal numbers are equal pages; what the blocks leave of a
-//! prompt is its own. Times count from the first line's.
+//! The tokens of a block are a function of its number, so equal numbers are equal pages; those of an answer's blocks are
+//! what the simulated model answers. What the blocks leave of a prompt is its own. Times count from the first line's.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use config::ids::{SessionId, TenantId};
 use policies::request::Token;
-use policies::rng;
 use policies::time::{Span, Time};
 
 use self::after::After;
 use self::row::{Columns, Row};
+use self::text::Answers;
 use super::draw::{class, stream};
-use super::{Ask, Source, make};
+use super::{Ask, Source, make, model};
 use crate::SimError;
 use crate::scenario::{Class, Scenario, TraceFormat};
 
 mod after;
 mod row;
+mod text;
 
 #[cfg(test)]
 mod tests;
@@ -61,6 +63,7 @@ pub(super) struct Replay {
     last: Time,
     /// Rows that come after others.
     after: After,
+    answers: Answers,
     numbers: u64,
 }
 
@@ -78,6 +81,7 @@ impl Replay {
             ahead: BTreeMap::new(),
             last: Time::ZERO,
             after: After::default(),
+            answers: Answers::new(model(w), w.temperature),
             numbers: 0,
         })
     }
@@ -130,7 +134,8 @@ impl Replay {
     fn ask(&mut self, at: Time, row: Row) -> Ask {
         self.numbers += 1;
         let number = self.numbers;
-        let prompt = prompt(&row, self.seed);
+        let prompt = self.answers.prompt(&row, self.seed);
+        self.answers.remember(&row, number, &prompt);
         let ask = Ask {
             at,
             number,
@@ -173,30 +178,6 @@ impl Source for Replay {
     }
 }
 
-/// The tokens of a row's blocks, then its own.
-fn prompt(row: &Row, seed: u64) -> Vec<Token> {
-    /// Sets blocks apart from other streams of random numbers.
-    const BLOCKS: u64 = 0x626c_6f63_6b73;
-    let mut tokens = Vec::with_capacity(row.input as usize + 8);
-    for block in &row.blocks {
-        let end = (tokens.len() + row.block_tokens as usize).min(row.input as usize);
-        text(rng::bits(BLOCKS, 0, *block), end, &mut tokens);
-    }
-    text(rng::bits(seed, 1, row.line), row.input as usize, &mut tokens);
-    tokens
-}
-
-/// Adds random bytes up to a length.
-fn text(stream: u64, end: usize, tokens: &mut Vec<Token>) {
-    let mut word = 0;
-    while tokens.len() < end {
-        word += 1;
-        let bytes = rng::mix64(stream.wrapping_add(word)).to_le_bytes();
-        tokens.extend(bytes.iter().map(|&byte| Token::from(byte)));
-    }
-    tokens.truncate(end);
-}
-
 /// The rows of a file.
 #[derive(Debug)]
 struct Lines {
@@ -218,7 +199,8 @@ impl Lines {
         limit: u64,
         block_tokens: u32,
     ) -> Result<Self, SimError> {
-        let file = File::open(path).map_err(|source| SimError::Read { path: path.to_path_buf(), source })?;
+        let file =
+            File::open(path).map_err(|source| SimError::ReadTrace { path: path.to_path_buf(), source })?;
         let mut lines = Self {
             path: path.to_path_buf(),
             reader: BufReader::new(file),
@@ -229,7 +211,7 @@ impl Lines {
             first: VecDeque::new(),
         };
         let Some(first) = lines.text()? else {
-            return Err(lines.error(0, "the trace is empty".into()));
+            return Err(SimError::EmptyTrace { path: lines.path });
         };
         let formats = "use JSON lines, or CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens";
         match format.or_else(|| row::guess(&first)) {
@@ -238,6 +220,11 @@ impl Lines {
             }
             Some(TraceFormat::Mooncake | TraceFormat::Log) => lines.first.push_back(first),
             None => return Err(lines.error(lines.line, format!("no known trace format: {formats}"))),
+        }
+        // A header alone asks for nothing.
+        match lines.text()? {
+            Some(line) => lines.first.push_front(line),
+            None => return Err(SimError::EmptyTrace { path: lines.path }),
         }
         Ok(lines)
     }
@@ -265,7 +252,10 @@ impl Lines {
         loop {
             text.clear();
             let read = self.reader.read_line(&mut text);
-            let read = read.map_err(|source| SimError::Read { path: self.path.clone(), source })?;
+            let read = read.map_err(|source| match source.kind() {
+                ErrorKind::InvalidData => self.error(self.line + 1, "it is no text in UTF-8".into()),
+                _ => SimError::ReadTrace { path: self.path.clone(), source },
+            })?;
             if read == 0 {
                 return Ok(None);
             }

@@ -88,19 +88,85 @@ impl Simd for Avx2 {
         unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(8).cast())] }
     }
     #[inline(always)]
-    fn nibble<const SIGNED: bool>(self, word: Self::U) -> Self::F {
-        let one = |w| unsafe {
-            _mm256_cvtepi32_ps(if SIGNED {
-                _mm256_srai_epi32::<28>(_mm256_slli_epi32::<28>(w))
-            } else {
-                _mm256_and_si256(w, _mm256_set1_epi32(15))
-            })
-        };
-        [one(word[0]), one(word[1])]
+    unsafe fn store_u32(self, to: *mut u32, value: Self::U) {
+        unsafe {
+            _mm256_storeu_si256(to.cast(), value[0]);
+            _mm256_storeu_si256(to.add(8).cast(), value[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i8_pairs(self, from: *const i8) -> Self::U {
+        unsafe {
+            [
+                _mm256_cvtepi8_epi16(_mm_loadu_si128(from.cast())),
+                _mm256_cvtepi8_epi16(_mm_loadu_si128(from.add(16).cast())),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn splat_u32(self, value: u32) -> Self::U {
+        unsafe { [_mm256_set1_epi32(value as i32); 2] }
+    }
+    #[inline(always)]
+    fn xor(self, a: Self::U, b: Self::U) -> Self::U {
+        unsafe { [_mm256_xor_si256(a[0], b[0]), _mm256_xor_si256(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn nibble_pairs(self, word: Self::U) -> Self::U {
+        unsafe {
+            let low = _mm256_set1_epi32(0x000F_000F);
+            [_mm256_and_si256(word[0], low), _mm256_and_si256(word[1], low)]
+        }
     }
     #[inline(always)]
     fn next_nibble(self, word: Self::U) -> Self::U {
         unsafe { [_mm256_srli_epi32::<4>(word[0]), _mm256_srli_epi32::<4>(word[1])] }
+    }
+    #[inline(always)]
+    fn dot(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U {
+        unsafe {
+            [
+                _mm256_add_epi32(sum[0], _mm256_madd_epi16(a[0], b[0])),
+                _mm256_add_epi32(sum[1], _mm256_madd_epi16(a[1], b[1])),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn to_f32(self, value: Self::U) -> Self::F {
+        unsafe { [_mm256_cvtepi32_ps(value[0]), _mm256_cvtepi32_ps(value[1])] }
+    }
+    #[inline(always)]
+    fn magnitude(self, a: Self::F, b: Self::F) -> f32 {
+        // Without the sign, the bits of floats are in the order of their magnitudes; infinities and NaN come last.
+        unsafe {
+            let bits = _mm256_set1_epi32(i32::MAX);
+            let magnitude = |v: __m256| _mm256_and_si256(_mm256_castps_si256(v), bits);
+            let a = _mm256_max_epu32(magnitude(a[0]), magnitude(a[1]));
+            let b = _mm256_max_epu32(magnitude(b[0]), magnitude(b[1]));
+            let all = _mm256_max_epu32(a, b);
+            let four = _mm_max_epu32(_mm256_castsi256_si128(all), _mm256_extracti128_si256::<1>(all));
+            let two = _mm_max_epu32(four, _mm_shuffle_epi32::<0b01_00_11_10>(four));
+            let one = _mm_max_epu32(two, _mm_shuffle_epi32::<0b10_11_00_01>(two));
+            f32::from_bits(_mm_cvtsi128_si32(one) as u32)
+        }
+    }
+    #[inline(always)]
+    unsafe fn narrow(self, a: Self::F, b: Self::F, to: *mut i16) -> (i32, i32) {
+        let mut sums = [0; 2];
+        for (i, half) in [a, b].into_iter().enumerate() {
+            unsafe {
+                let (low, high) = (_mm256_cvtps_epi32(half[0]), _mm256_cvtps_epi32(half[1]));
+                // Packing works within halves of registers; the permutation puts the quarters in order.
+                let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(low, high));
+                _mm256_storeu_si256(to.add(i * 16).cast(), packed);
+                let eight = _mm256_add_epi32(low, high);
+                let four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256::<1>(eight));
+                let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b01_00_11_10>(four));
+                let one = _mm_add_epi32(two, _mm_shuffle_epi32::<0b10_11_00_01>(two));
+                sums[i] = _mm_cvtsi128_si32(one);
+            }
+        }
+        (sums[0], sums[1])
     }
 
     #[inline(always)]

@@ -58,12 +58,58 @@ impl Simd for Portable {
         unsafe { from.cast::<[u32; 16]>().read_unaligned() }
     }
     #[inline(always)]
-    fn nibble<const SIGNED: bool>(self, word: Self::U) -> Self::F {
-        if SIGNED { word.map(|w| ((w << 28) as i32 >> 28) as f32) } else { word.map(|w| (w & 15) as f32) }
+    unsafe fn store_u32(self, to: *mut u32, value: Self::U) {
+        // SAFETY: the caller gives 16 writable values.
+        unsafe { to.cast::<[u32; 16]>().write_unaligned(value) };
+    }
+    #[inline(always)]
+    unsafe fn load_i8_pairs(self, from: *const i8) -> Self::U {
+        // SAFETY: the caller gives 32 readable values.
+        let pairs = unsafe { from.cast::<[[i8; 2]; 16]>().read_unaligned() };
+        pairs.map(|[low, high]| u32::from(i16::from(low) as u16) | u32::from(i16::from(high) as u16) << 16)
+    }
+    #[inline(always)]
+    fn splat_u32(self, value: u32) -> Self::U {
+        [value; 16]
+    }
+    #[inline(always)]
+    fn xor(self, a: Self::U, b: Self::U) -> Self::U {
+        std::array::from_fn(|i| a[i] ^ b[i])
+    }
+    #[inline(always)]
+    fn nibble_pairs(self, word: Self::U) -> Self::U {
+        word.map(|w| w & 0x000F_000F)
     }
     #[inline(always)]
     fn next_nibble(self, word: Self::U) -> Self::U {
         word.map(|w| w >> 4)
+    }
+    #[inline(always)]
+    fn dot(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U {
+        std::array::from_fn(|i| {
+            let low = i32::from(a[i] as i16) * i32::from(b[i] as i16);
+            let high = (a[i] as i32 >> 16) * (b[i] as i32 >> 16);
+            sum[i].wrapping_add(low as u32).wrapping_add(high as u32)
+        })
+    }
+    #[inline(always)]
+    fn to_f32(self, value: Self::U) -> Self::F {
+        value.map(|v| v as i32 as f32)
+    }
+    #[inline(always)]
+    fn magnitude(self, a: Self::F, b: Self::F) -> f32 {
+        // Without the sign, the bits of floats are in the order of their magnitudes; infinities and NaN come last.
+        let bits = a.iter().chain(&b).map(|v| v.to_bits() & !(1 << 31));
+        f32::from_bits(bits.fold(0, u32::max))
+    }
+    #[inline(always)]
+    unsafe fn narrow(self, a: Self::F, b: Self::F, to: *mut i16) -> (i32, i32) {
+        let whole = |values: Self::F| values.map(|v| v.round_ties_even() as i32);
+        let (a, b) = (whole(a), whole(b));
+        let sum = |values: [i32; 16]| values.into_iter().fold(0, i32::wrapping_add);
+        // SAFETY: the caller gives 32 writable values.
+        unsafe { to.cast::<[[i16; 16]; 2]>().write_unaligned([a, b].map(|half| half.map(|v| v as i16))) };
+        (sum(a), sum(b))
     }
 
     #[inline(always)]

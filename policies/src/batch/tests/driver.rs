@@ -144,9 +144,17 @@ impl Driver {
         self.settle();
     }
 
-    /// Submits a request for another worker; nothing of it is for a gateway.
-    pub(super) fn add_prefill(&mut self, spec: &RequestSpec) -> Result<(), Refusal> {
-        let taken = self.batch.submit_prefill(self.now, spec.clone());
+    /// As [`Driver::add_received`], with pages only when the prompt is begun elsewhere.
+    pub(super) fn add_expected(&mut self, spec: &RequestSpec, least: u32) {
+        self.batch.submit_expected(self.now, spec.clone(), least).unwrap();
+        self.received.insert(id(spec), Received::default());
+        self.specs.insert(id(spec), spec.clone());
+        self.settle();
+    }
+
+    /// Submits a request for another worker, which has pages for it or not; nothing of it is for a gateway.
+    pub(super) fn add_prefill(&mut self, spec: &RequestSpec, open: bool) -> Result<(), Refusal> {
+        let taken = self.batch.submit_prefill(self.now, spec.clone(), open);
         self.settle();
         taken
     }

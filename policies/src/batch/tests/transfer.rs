@@ -11,6 +11,7 @@ use crate::batch::{BatchConfig, KvWork};
 use crate::request::{RequestSpec, ResumedChoice};
 use crate::rng::Rng;
 
+mod expected;
 mod moves;
 mod offload;
 mod ordered;
@@ -29,6 +30,17 @@ struct Stream {
     table: Vec<PageId>,
     /// Tokens whose content is there.
     there: u32,
+    /// It gets its pages when its prompt is begun.
+    late: bool,
+    /// What the other worker has told of it before there were pages.
+    told: Vec<KvWork>,
+}
+
+impl Stream {
+    /// One that has its pages before anything is asked for.
+    fn reserved(spec: RequestSpec) -> Self {
+        Self { spec, table: Vec::new(), there: 0, late: false, told: Vec::new() }
+    }
 }
 
 /// Two workers and the pages that go from `p` to `d`.
@@ -38,11 +50,13 @@ struct Pair {
     streams: BTreeMap<Id, Stream>,
     /// Pages that were copied.
     copied: u32,
+    /// Requests get their pages when their prompts are begun.
+    late: bool,
 }
 
 impl Pair {
     fn new(p: &BatchConfig, d: &BatchConfig) -> Self {
-        Self { p: Driver::new(p), d: Driver::new(d), streams: BTreeMap::new(), copied: 0 }
+        Self { p: Driver::new(p), d: Driver::new(d), streams: BTreeMap::new(), copied: 0, late: false }
     }
 
     fn one(pages: u32) -> Self {
@@ -50,8 +64,13 @@ impl Pair {
     }
 
     fn add(&mut self, spec: &RequestSpec) {
-        self.d.add_received(spec, 1);
-        self.streams.insert(id(spec), Stream { spec: spec.clone(), table: Vec::new(), there: 0 });
+        let late = self.late;
+        if late {
+            self.d.add_expected(spec, 1);
+        } else {
+            self.d.add_received(spec, 1);
+        }
+        self.streams.insert(id(spec), Stream { late, ..Stream::reserved(spec.clone()) });
         self.news();
     }
 
@@ -94,22 +113,55 @@ impl Pair {
                 assert_eq!(tokens as usize, stream.spec.prompt.len());
                 assert!(cached % PAGE == 0 && cached < tokens && pages.len() as u32 == tokens.div_ceil(PAGE));
                 (stream.table, stream.there) = (pages, cached);
+                if stream.late {
+                    let told = std::mem::take(&mut stream.told);
+                    stream.late = false;
+                    self.p.with(|p, _| p.open(request, attempt));
+                    return told.into_iter().for_each(|work| self.at_sender(work));
+                }
                 let spec = stream.spec.clone();
-                if self.p.add_prefill(&spec).is_err() {
+                if self.p.add_prefill(&spec, true).is_err() {
                     self.fall_back((request, attempt));
                 }
             }
-            KvWork::NotNeeded { request, attempt } => _ = self.streams.remove(&(request, attempt)),
+            KvWork::Expected { request, attempt, tokens } => {
+                let spec = self.streams[&(request, attempt)].spec.clone();
+                assert_eq!(tokens as usize, spec.prompt.len());
+                if self.p.add_prefill(&spec, false).is_err() {
+                    self.fall_back((request, attempt));
+                }
+            }
+            KvWork::NotNeeded { request, attempt } => {
+                if self.streams.remove(&(request, attempt)).is_some_and(|stream| stream.late) {
+                    self.p.cancel((request, attempt));
+                }
+            }
             KvWork::Dropped { request, attempt, .. } => {
                 self.p.cancel((request, attempt));
                 self.streams.remove(&(request, attempt));
             }
-            KvWork::Computed { .. } | KvWork::Prefilled { .. } => panic!("{work:?}"),
+            KvWork::Begun { .. } | KvWork::Computed { .. } | KvWork::Prefilled { .. } => panic!("{work:?}"),
         }
     }
 
     fn at_sender(&mut self, work: KvWork) {
+        let of = match &work {
+            KvWork::Computed { request, attempt, .. } | KvWork::Prefilled { request, attempt, .. } => {
+                Some((*request, *attempt))
+            }
+            _ => None,
+        };
+        if let Some(stream) = of.and_then(|of| self.streams.get_mut(&of)).filter(|stream| stream.late) {
+            if matches!(&work, KvWork::Computed { first: 0, pages, .. } if pages.is_empty()) {
+                // They were taken away from it.
+                stream.told.clear();
+            } else {
+                stream.told.push(work);
+            }
+            return;
+        }
         match work {
+            KvWork::Begun { request, attempt } => _ = self.d.with(|d, now| d.begun(now, request, attempt)),
             KvWork::Computed { request, attempt, first, pages } => {
                 for (page, number) in pages.into_iter().zip(first..) {
                     self.copy((request, attempt), page, number, (number + 1) * PAGE);
@@ -134,7 +186,9 @@ impl Pair {
                     self.fall_back((request, attempt));
                 }
             }
-            KvWork::Reserved { .. } | KvWork::NotNeeded { .. } => panic!("{work:?}"),
+            KvWork::Expected { .. } | KvWork::Reserved { .. } | KvWork::NotNeeded { .. } => {
+                panic!("{work:?}")
+            }
         }
     }
 
@@ -161,8 +215,8 @@ impl Pair {
 #[test]
 fn b58_every_length_gives_what_one_worker_gives() {
     for len in 1..=5 * CHUNK + 2 {
-        for choices in [1, 3] {
-            let mut pair = Pair::one(200);
+        for (choices, late) in [(1, false), (3, false), (1, true), (3, true)] {
+            let mut pair = Pair { late, ..Pair::one(200) };
             let mut spec = request(&limits(200), u64::from(len), &prompt(len, len), 7);
             spec.resumed = vec![ResumedChoice::default(); choices];
             pair.add(&spec);
@@ -242,12 +296,14 @@ fn b44_whatever_has_come_is_used_and_the_rest_computed() {
 #[test]
 fn b57_a_small_receiver_serves_everybody() {
     let d = BatchConfig { watermark: 0.0, ..limits(40) };
-    let mut pair = Pair::new(&limits(200), &d);
-    let specs: Vec<RequestSpec> =
-        (0..12).map(|n| request(&d, n, &prompt(n as u32, 5 * PAGE), 4 * PAGE)).collect();
-    specs.iter().for_each(|spec| pair.add(spec));
-    pair.run();
-    specs.iter().for_each(|spec| pair.d.expect_complete(spec));
+    for late in [false, true] {
+        let mut pair = Pair { late, ..Pair::new(&limits(200), &d) };
+        let specs: Vec<RequestSpec> =
+            (0..12).map(|n| request(&d, n, &prompt(n as u32, 5 * PAGE), 4 * PAGE)).collect();
+        specs.iter().for_each(|spec| pair.add(spec));
+        pair.run();
+        specs.iter().for_each(|spec| pair.d.expect_complete(spec));
+    }
 }
 
 /// Requests of all kinds, on workers with few pages, with workers that lose each other and clients that leave: every
@@ -258,7 +314,7 @@ fn random_transfers_give_the_solo_tokens_and_leave_nothing() {
     for seed in 0..60 {
         let mut rng = Rng::new(seed);
         let (p, d) = (limits(40 + rng.below(60) as u32), limits(40 + rng.below(60) as u32));
-        let mut pair = Pair::new(&p, &d);
+        let mut pair = Pair { late: seed % 2 == 1, ..Pair::new(&p, &d) };
         pair.p.batch.set_transfer_chunk(1 + rng.below(20) as u32);
         pair.p.order_by(random_policy(&mut rng));
         pair.d.order_by(random_policy(&mut rng));
@@ -305,7 +361,7 @@ fn random_transfers_give_the_solo_tokens_and_leave_nothing() {
                         open.push(any);
                     }
                 }
-                1 if pair.streams.contains_key(&any) && !pair.streams[&any].table.is_empty() => {
+                1 if pair.streams.get(&any).is_some_and(|s| s.late || !s.table.is_empty()) => {
                     pair.p.cancel(any);
                     pair.fall_back(any);
                 }

@@ -3,10 +3,13 @@
 use std::collections::VecDeque;
 
 use super::{Cause, HandoffConfig, Outcome, Piece, RefusalCode, TransferKey, TransferReport};
-use crate::time::Time;
+use crate::time::{Span, Time};
 
 mod check;
 mod intake;
+
+/// So many times a lease a receiver that waits for pages says that it is there.
+const KEEP_ALIVE: u64 = 4;
 
 /// What a receiver asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +31,13 @@ pub enum ReceiverEvent {
     Accepted,
     /// The sender did not take it.
     Refused(RefusalCode),
+    /// The sender begins to compute, or would if it were open.
+    Begun,
+    /// This end's scheduler has reserved the pages that were asked for; of them so many hold what they should.
+    Reserved {
+        /// Full pages from the sequence's start.
+        cached_pages: u32,
+    },
     /// Pages are here, their checksums right.
     Pages {
         /// Index of the first in the sequence.
@@ -87,6 +97,17 @@ pub enum ReceiverEffect {
         want_pages: bool,
         /// Pages that it may send before it is granted more.
         window: u32,
+        /// There are pages to send to. Where not, it sends nothing before [`ReceiverEffect::Open`].
+        reserved: bool,
+    },
+    /// Ask the scheduler for the sequence's pages, and report [`ReceiverEvent::Reserved`].
+    Reserve,
+    /// Tell the sender that there are pages now.
+    Open {
+        /// The first page to send.
+        first_page: u32,
+        /// Pages that it may send before it is granted more.
+        window: u32,
     },
     /// Write these pages, which just came, into the reserved pages of the engine.
     Import {
@@ -95,7 +116,7 @@ pub enum ReceiverEffect {
         /// How many.
         count: u32,
     },
-    /// Tell the sender that it may send so many more.
+    /// Tell the sender that it may send so many more; none: that this end is still there.
     GrantCredit(u32),
     /// The scheduler takes the sequence over as if it had computed it, with the reserved pages. A last effect.
     Commit {
@@ -138,6 +159,17 @@ enum Phase {
     Ended,
 }
 
+/// Whether there are pages to write to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// They are not needed yet.
+    Later,
+    /// The scheduler was asked for them; the sender was told then, or later, that this end is still there.
+    Wanted(Time),
+    /// There are.
+    Reserved,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Import {
     Flying,
@@ -156,6 +188,7 @@ pub struct Receiver {
     /// Pages from here on are not taken.
     limit: u32,
     phase: Phase,
+    room: Room,
     /// The next page to come; those before came, or were here.
     received: u32,
     /// Pages from the start that are imported, or were here.
@@ -190,7 +223,16 @@ struct Tally {
 }
 
 impl Receiver {
-    /// A transfer that is not asked for yet.
+    /// A transfer that is not asked for yet, of a sequence that gets its pages when the sender begins. How many of them are
+    /// cached is known then.
+    #[must_use]
+    pub fn unreserved(config: HandoffConfig, key: TransferKey, wanted: Wanted) -> Self {
+        let mut receiver = Self::new(config, key, Wanted { cached_pages: 0, ..wanted });
+        receiver.room = Room::Later;
+        receiver
+    }
+
+    /// A transfer that is not asked for yet, of a sequence that has its pages.
     #[must_use]
     pub fn new(config: HandoffConfig, key: TransferKey, wanted: Wanted) -> Self {
         let wanted = Wanted { page_tokens: wanted.page_tokens.max(1), ..wanted };
@@ -204,6 +246,7 @@ impl Receiver {
             most: wanted.tokens,
             limit,
             phase: Phase::New,
+            room: Room::Reserved,
             received: cached,
             run: cached,
             imports: VecDeque::new(),
@@ -236,11 +279,15 @@ impl Receiver {
         self.peer = true;
         self.heard = now;
         self.report.asked_at = now;
-        self.allowed = self.credit_line();
+        let reserved = self.room == Room::Reserved;
+        if reserved {
+            self.allowed = self.credit_line();
+        }
         fx.push(ReceiverEffect::Ask {
             first_page: self.received,
             want_pages: self.wanted.pages,
             window: self.allowed - self.received,
+            reserved,
         });
     }
 
@@ -274,9 +321,14 @@ impl Receiver {
         }
     }
 
-    /// Gives up where a limit has passed.
+    /// Gives up where a limit has passed. While it waits for pages of its own it tells the sender that it is still there.
     pub fn tick(&mut self, now: Time, fx: &mut Vec<ReceiverEffect>) {
         if self.next_deadline().is_none_or(|due| now < due) {
+            return;
+        }
+        if self.waits_for_room() {
+            self.room = Room::Wanted(now);
+            fx.push(ReceiverEffect::GrantCredit(0));
             return;
         }
         let cause = match self.phase {
@@ -293,6 +345,11 @@ impl Receiver {
     pub fn next_deadline(&self) -> Option<Time> {
         let due = match self.phase {
             Phase::Asking => self.report.asked_at + self.config.accept_within,
+            Phase::Receiving if self.waits_for_room() => {
+                // The sender waits for this end, which is alive.
+                let Room::Wanted(told) = self.room else { return None };
+                return Some(told + Span((self.config.lease.0 / KEEP_ALIVE).max(1)));
+            }
             // Without credit the sender owes nothing: the engine of this end is what is slow.
             Phase::Receiving if self.received == self.allowed && self.flying() > 0 => return None,
             Phase::Receiving => self.owes_since + self.config.progress_within,
@@ -375,6 +432,10 @@ impl Receiver {
         }
         let tokens = self.last.map_or(self.wanted.tokens, |last| last.tokens);
         self.run.min(tokens / self.wanted.page_tokens).max(self.wanted.cached_pages)
+    }
+
+    const fn waits_for_room(&self) -> bool {
+        matches!((self.phase, self.room), (Phase::Receiving, Room::Wanted(_)))
     }
 
     const fn needs_peer(&self) -> bool {

@@ -19,6 +19,8 @@ pub struct Asked {
     pub page_tokens: u32,
     /// Bytes a page, for the report.
     pub page_bytes: u64,
+    /// The receiver has pages for them. Where not, it says later from which page on it needs any, and nothing is sent before.
+    pub reserved: bool,
 }
 
 /// What happened. Credit, acknowledgement and cancel come from the peer, the rest from this end.
@@ -28,6 +30,8 @@ pub enum SenderEvent {
     Submitted,
     /// The scheduler did not take it, or gave it up later.
     RefusedLocally(RefusalCode),
+    /// The scheduler begins with the prompt, or would if the receiver had pages for it. May come again.
+    Begun,
     /// A step is done: the sequence's first `pages` pages are full and computed. Not for the step that ends the prompt.
     Computed {
         /// Full pages so far, those from the prefix cache included.
@@ -62,7 +66,14 @@ pub enum SenderEvent {
         /// As it was asked for.
         count: u32,
     },
-    /// The receiver has room for more.
+    /// The receiver has reserved pages.
+    Opened {
+        /// The first page to send; it holds those before.
+        first_page: u32,
+        /// Pages that may be sent before more credit comes.
+        window: u32,
+    },
+    /// The receiver has room for more; or, with none, is there and waits for room.
     Credit {
         /// So many more.
         pages: u32,
@@ -82,6 +93,13 @@ pub enum SenderEffect {
     Accept,
     /// Tell the receiver that it will not. It ends the transfer.
     Refuse(RefusalCode),
+    /// Tell the receiver that it is the prompt's turn, so that it reserves pages.
+    Announce,
+    /// Tell the scheduler that the receiver has reserved pages, and from which one on it needs any.
+    Open {
+        /// That page.
+        first_page: u32,
+    },
     /// Copy these pages out of the engine. One export is in flight at most.
     Export {
         /// Index of the first in the sequence.
@@ -140,6 +158,10 @@ pub struct Sender {
     /// Pages that make a message worth sending before the prompt is computed.
     flush_pages: u32,
     phase: Phase,
+    /// The receiver has pages.
+    open: bool,
+    /// It was told that they are needed.
+    announced: bool,
     /// Pages from the start that may be exported.
     computed: u32,
     /// What there is in all, once it is known.
@@ -185,6 +207,8 @@ impl Sender {
             asked: Asked { page_tokens: asked.page_tokens.max(1), ..asked },
             flush_pages: 1,
             phase: Phase::New,
+            open: asked.reserved,
+            announced: false,
             computed: 0,
             whole: None,
             next: asked.first_page,
@@ -309,10 +333,29 @@ impl Sender {
                 return answers;
             }
             SenderEvent::RefusedLocally(code) => self.refused(code, fx),
+            SenderEvent::Begun => {
+                let news = matches!(self.phase, Phase::Submitting | Phase::Computing) && !self.open;
+                if news && !std::mem::replace(&mut self.announced, true) {
+                    fx.push(SenderEffect::Announce);
+                }
+                return news;
+            }
+            SenderEvent::Opened { first_page, window } => {
+                let news = !self.open;
+                if news {
+                    self.open = true;
+                    self.asked.first_page = first_page;
+                    (self.next, self.sent) = (first_page, first_page);
+                    self.allowed = first_page.saturating_add(window);
+                    fx.push(SenderEffect::Open { first_page });
+                }
+                return news;
+            }
             SenderEvent::Computed { pages } => {
                 let counts = self.phase == Phase::Computing;
                 if counts {
-                    self.computed = self.computed.max(pages);
+                    // What nobody has asked for yet may be lost to others, and computed again.
+                    self.computed = if self.open { self.computed.max(pages) } else { pages };
                 }
                 return counts;
             }
@@ -333,7 +376,8 @@ impl Sender {
                 }
                 return ours;
             }
-            SenderEvent::Credit { pages } => self.allowed = self.allowed.saturating_add(pages),
+            SenderEvent::Credit { pages } if self.open => self.allowed = self.allowed.saturating_add(pages),
+            SenderEvent::Credit { .. } => {}
             SenderEvent::Ack if self.phase == Phase::Closing => {
                 self.report.committed_at = Some(now);
                 self.phase = Phase::Settling(Outcome::Committed);

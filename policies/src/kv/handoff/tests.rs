@@ -2,6 +2,7 @@ use super::*;
 use crate::invariant::{enforce, panic_on_broken};
 
 mod chunking;
+mod late;
 mod network;
 mod scenarios;
 
@@ -33,6 +34,18 @@ impl Decode {
         let mut fx = Vec::new();
         machine.start(ms(0), &mut fx);
         assert!(matches!(fx[..], [ReceiverEffect::Ask { .. }]), "{fx:?}");
+        Self { machine, now: ms(0) }
+    }
+
+    /// One that has asked, and gets its pages when the sender begins.
+    fn unreserved(tokens: u32, config: HandoffConfig) -> Self {
+        panic_on_broken();
+        let wanted = Wanted { tokens, page_tokens: PAGE, cached_pages: 0, pages: true };
+        let mut machine = Receiver::unreserved(config, KEY, wanted);
+        let mut fx = Vec::new();
+        machine.start(ms(0), &mut fx);
+        let asks = ReceiverEffect::Ask { first_page: 0, want_pages: true, window: 0, reserved: false };
+        assert_eq!(fx, [asks]);
         Self { machine, now: ms(0) }
     }
 
@@ -102,7 +115,7 @@ impl Prefill {
 }
 
 fn asked() -> Asked {
-    Asked { first_page: 0, want_pages: true, window: 64, page_tokens: PAGE, page_bytes: 1000 }
+    Asked { first_page: 0, want_pages: true, window: 64, page_tokens: PAGE, page_bytes: 1000, reserved: true }
 }
 
 fn pages(first: u32, count: u32) -> ReceiverEvent {

@@ -39,9 +39,9 @@ struct Outcome {
 fn objects() -> Vec<(PolicyConfig, Box<dyn ClusterPolicy>)> {
     let options = CacheAwareOptions { balance_abs_threshold: 1, ..CacheAwareOptions::default() };
     let pairs = DisaggregateOptions {
-        min_remote_tokens: 1,
-        max_outstanding: 2,
-        prefill_busy_tokens: 1000,
+        min_remote_tokens: Some(1),
+        max_outstanding: Some(2),
+        prefill_busy_tokens: Some(1000),
         ..DisaggregateOptions::default()
     };
     let policies: [Box<dyn ClusterPolicy>; 3] = [

@@ -22,7 +22,7 @@ fn peer(n: u64, incarnation: u64, role: WorkerRole) -> WorkerInfo {
 }
 
 fn options(fallback: PrefillFallback) -> DisaggregateOptions {
-    DisaggregateOptions { fallback, max_outstanding: 3, ..DisaggregateOptions::default() }
+    DisaggregateOptions { fallback, max_outstanding: Some(3), ..DisaggregateOptions::default() }
 }
 
 fn placement(mode: PolicyMode, fallback: PrefillFallback) -> Placement {

@@ -121,3 +121,29 @@ fn extreme_figures_do_not_overflow() {
     let opinion = ask(CacheAwareOptions::default(), u32::MAX, rows);
     assert_eq!(opinion.costs.iter().map(|(_, cost)| *cost > 1 << 60).collect::<Vec<_>>(), [true, true]);
 }
+
+/// Where prefill workers compute prompts, decode workers are compared by the KV that they hold or will hold.
+#[test]
+fn decode_workers_are_balanced_by_what_they_hold() {
+    let decode = |n, kv_tokens, hit_tokens, prefill_tokens| {
+        let row = CandidateRow { kv_tokens, hit_tokens, prefill_tokens, ..row(n) };
+        let mut info = crate::placement::WorkerInfo::clone(&row.info);
+        info.role = config::WorkerRole::Decode;
+        CandidateRow { info: std::sync::Arc::new(info), ..row }
+    };
+    let rows = vec![decode(0, 9000, 800, 0), decode(1, 8000, 0, 5000), decode(2, 8500, 0, 0)];
+    let mut query = query(1000, None, rows);
+    let cheapest = |query: &PolicyQuery| {
+        let said = CacheAware::default().opinion(Time::ZERO, query);
+        said.costs.into_iter().min_by_key(|(_, cost)| *cost).map(|(id, _)| id)
+    };
+    query.prefill = vec![CandidateRow { prefill_tokens: 300, ..row(9) }].into();
+    assert_eq!(cheapest(&query), Some(query.rows[1].worker.clone()), "whatever prompts wait there");
+    // What it holds of the prompt comes to no more than what it holds.
+    let mut rows = query.rows.to_vec();
+    rows[0].kv_tokens = 8100;
+    query.rows = rows.into();
+    assert_eq!(cheapest(&query), Some(query.rows[0].worker.clone()));
+    query.prefill = std::sync::Arc::default();
+    assert_eq!(cheapest(&query), Some(query.rows[0].worker.clone()), "alone it computes the prompt itself");
+}

@@ -43,7 +43,14 @@ fn request(query: &PolicyQuery, change: impl FnOnce(&mut PlaceRequest)) -> Polic
 }
 
 fn options(fallback: PrefillFallback) -> DisaggregateOptions {
-    DisaggregateOptions { fallback, ..DisaggregateOptions::default() }
+    DisaggregateOptions {
+        min_remote_tokens: Some(512),
+        effective_tokens: Some(2048),
+        prefill_busy_tokens: Some(4096),
+        max_outstanding: Some(8),
+        fallback,
+        ..DisaggregateOptions::default()
+    }
 }
 
 fn opinion(fallback: PrefillFallback, query: &PolicyQuery) -> Opinion {
@@ -388,13 +395,40 @@ fn what_a_worker_says_of_itself_does_no_harm() {
 }
 
 #[test]
+fn what_is_not_configured_follows_from_the_machine() {
+    let on = |machine: &str, model: &str| {
+        with(testing::row(1), |info| {
+            let figures = Hardware::named(machine).unwrap();
+            info.hardware = HardwareProfile { name: machine.to_owned(), figures };
+            info.shape = ModelShape::named(model);
+        })
+    };
+    let options = DisaggregateOptions::default();
+    let of = |row: &CandidateRow| (options.min_remote(row), options.effective(row), options.busy(row));
+    let (least, enough, busy) = of(&on("cpu", "smollm2-135m"));
+    assert!((64..=256).contains(&least) && enough == 4 * least, "{least} {enough}");
+    assert!((2_000..=6_000).contains(&busy), "{busy}");
+    let (least, enough, busy) = of(&on("h200", "llama-3.1-8b"));
+    assert_eq!((least, enough), (512, 2048), "no more than on any other machine");
+    assert!((100_000..=400_000).contains(&busy), "{busy}");
+    let (.., slower) = of(&on("l40s", "llama-3.1-8b"));
+    assert!(slower < busy, "{slower}");
+    assert_eq!(of(&on("zero", "llama-3.1-8b")), (512, 2048, u64::MAX));
+    assert_eq!(of(&on("h200", "")), (512, 2048, PREFILL_BUSY_TOKENS), "nothing is known of the model");
+    assert_eq!(options.outstanding(), u32::MAX);
+    // What is configured counts, whatever the machine.
+    let set = self::options(PrefillFallback::Unified);
+    assert_eq!((set.min_remote(&on("cpu", "smollm2-135m")), set.outstanding()), (512, 8));
+}
+
+#[test]
 fn options_are_those_of_the_table() {
     let table = DisaggregateConfig {
-        min_remote_tokens: 1,
-        effective_tokens: 2,
+        min_remote_tokens: Some(1),
+        effective_tokens: Some(2),
         effective_ratio: 0.5,
         prefill_busy_tokens: Some(3),
-        max_outstanding: 4,
+        max_outstanding: Some(4),
         fallback: PrefillFallback::None,
         accept_within: config::Dur::from_secs(5),
         progress_within: config::Dur::from_secs(6),
@@ -403,11 +437,11 @@ fn options_are_those_of_the_table() {
         ..DisaggregateConfig::default()
     };
     let options = DisaggregateOptions {
-        min_remote_tokens: 1,
-        effective_tokens: 2,
+        min_remote_tokens: Some(1),
+        effective_tokens: Some(2),
         effective_ratio: 0.5,
-        prefill_busy_tokens: 3,
-        max_outstanding: 4,
+        prefill_busy_tokens: Some(3),
+        max_outstanding: Some(4),
         fallback: PrefillFallback::None,
         rebalance: None,
     };
@@ -420,7 +454,6 @@ fn options_are_those_of_the_table() {
         ..HandoffConfig::default()
     };
     assert_eq!(HandoffConfig::from(&table), limits);
-    assert_eq!(DisaggregateOptions::default().prefill_busy_tokens, 4096);
     let mut policy = Disaggregate::default();
     assert_eq!(policy.name().as_str(), "disaggregate");
     policy.tick(T, &[], &mut Vec::new());

@@ -42,14 +42,31 @@ impl Receiving {
         wanted: Wanted,
         spec: Box<RequestSpec>,
         peer: WorkerId,
-        table: Vec<PageId>,
+        pages: Option<Vec<PageId>>,
     ) -> Self {
-        let (end, id) = (Receiver::new(limits, key, wanted), (spec.id, spec.attempt));
+        let end = match pages {
+            Some(_) => Receiver::new(limits, key, wanted),
+            None => Receiver::unreserved(limits, key, wanted),
+        };
+        let (id, table) = ((spec.id, spec.attempt), pages.unwrap_or_default());
         Self { end, id, key, spec, peer, layout, table, here: None, last: None, timer: None, report: None }
     }
 
     pub(super) fn start(&mut self, side: &mut Side<'_>) -> Result<bool, Broken> {
         self.act(side, Receiver::start)
+    }
+
+    /// The scheduler has reserved pages, of which the first `cached` are there.
+    pub(super) fn reserved(
+        &mut self,
+        pages: Vec<PageId>,
+        cached: u32,
+        side: &mut Side<'_>,
+    ) -> Result<bool, Broken> {
+        self.table = pages;
+        let key = self.key;
+        let event = ReceiverEvent::Reserved { cached_pages: cached };
+        self.act(side, |end, now, fx| end.on(now, key, event, fx))
     }
 
     /// A message of the sender; says whether the transfer is over, as the others do.
@@ -62,6 +79,7 @@ impl Receiving {
         let event = match message {
             KvMessage::Accepted => ReceiverEvent::Accepted,
             KvMessage::Refused(code) => ReceiverEvent::Refused(code),
+            KvMessage::Begun => ReceiverEvent::Begun,
             KvMessage::Pages(block) => {
                 let PageBlock { first, count, .. } = block;
                 let bytes = self.bytes(count);
@@ -78,9 +96,11 @@ impl Receiving {
             KvMessage::Cancel => ReceiverEvent::PeerCancelled,
             KvMessage::LinkLost => return self.link_lost(side),
             // Of the other end.
-            KvMessage::Ask { .. } | KvMessage::Credit(_) | KvMessage::Ack | KvMessage::Sent { .. } => {
-                return Ok(false);
-            }
+            KvMessage::Ask { .. }
+            | KvMessage::Open { .. }
+            | KvMessage::Credit(_)
+            | KvMessage::Ack
+            | KvMessage::Sent { .. } => return Ok(false),
         };
         self.act(side, |end, now, fx| end.on(now, key, event, fx))
     }
@@ -137,12 +157,18 @@ impl Receiving {
     fn effect(&mut self, effect: ReceiverEffect, side: &mut Side<'_>) {
         let (id, key) = (self.id, self.key);
         let message = match effect {
-            ReceiverEffect::Ask { first_page, want_pages, window } => {
+            ReceiverEffect::Ask { first_page, want_pages, window, reserved } => {
                 let page_bytes = self.layout.page_bytes() as u64;
                 let page_tokens = self.layout.page_tokens;
-                let asked = Asked { first_page, want_pages, window, page_tokens, page_bytes };
+                let asked = Asked { first_page, want_pages, window, page_tokens, page_bytes, reserved };
                 KvMessage::Ask { asked, spec: self.spec.clone() }
             }
+            ReceiverEffect::Reserve => {
+                // One that is gone has been dropped, which this end hears next.
+                side.core.begun(side.now, id.0, id.1);
+                return;
+            }
+            ReceiverEffect::Open { first_page, window } => KvMessage::Open { first_page, window },
             ReceiverEffect::GrantCredit(pages) => KvMessage::Credit(pages),
             ReceiverEffect::Ack => KvMessage::Ack,
             ReceiverEffect::CancelPeer(_) => KvMessage::Cancel,

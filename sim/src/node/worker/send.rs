@@ -69,7 +69,7 @@ impl Sending {
         let Some(spec) = self.spec.take() else { return Ok(true) };
         let tokens = spec.prompt.len() as u32;
         side.core.set_transfer_chunk(chunking.next_tokens(tokens));
-        let event = match side.core.submit_prefill(side.now, *spec) {
+        let event = match side.core.submit_prefill(side.now, *spec, self.asked.reserved) {
             Ok(()) => {
                 self.end.pace(chunking.flush_pages(), chunking.message_pages(tokens));
                 SenderEvent::Submitted
@@ -81,6 +81,12 @@ impl Sending {
             end.asked(now, fx);
             end.on(now, key, event, fx);
         })
+    }
+
+    /// It is the prompt's turn.
+    pub(super) fn begun(&mut self, side: &mut Side<'_>) -> Result<bool, Broken> {
+        let key = self.key;
+        self.act(side, |end, now, fx| end.on(now, key, SenderEvent::Begun, fx))
     }
 
     /// Pages are full; where they are the last ones, more is said of them at once.
@@ -120,6 +126,9 @@ impl Sending {
         side: &mut Side<'_>,
     ) -> Result<bool, Broken> {
         let event = match message {
+            KvMessage::Open { first_page, window } => {
+                SenderEvent::Opened { first_page: *first_page, window: *window }
+            }
             KvMessage::Credit(pages) => SenderEvent::Credit { pages: *pages },
             KvMessage::Ack => SenderEvent::Ack,
             KvMessage::Cancel => SenderEvent::PeerCancelled,
@@ -127,6 +136,7 @@ impl Sending {
             // Of the other end.
             KvMessage::Ask { .. }
             | KvMessage::Accepted
+            | KvMessage::Begun
             | KvMessage::Refused(_)
             | KvMessage::Pages(_)
             | KvMessage::Last { .. }
@@ -200,6 +210,11 @@ impl Sending {
         let (id, key) = (self.id, self.key);
         let message = match effect {
             SenderEffect::Accept => KvMessage::Accepted,
+            SenderEffect::Announce => KvMessage::Begun,
+            SenderEffect::Open { .. } => {
+                side.core.open(id.0, id.1);
+                return;
+            }
             SenderEffect::Refuse(code) => KvMessage::Refused(code),
             SenderEffect::CancelPeer(_) => KvMessage::Cancel,
             SenderEffect::SendPages { first, count } => {

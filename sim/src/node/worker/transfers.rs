@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use config::ids::{Attempt, NodeId, RequestId, WorkerId};
+use config::ids::{Attempt, NodeId, PageId, RequestId, WorkerId};
 use policies::batch::{Batch, BatchEffect, KvWork, Refusal};
 use policies::cost::fake::FakePages;
 use policies::invariant::Broken;
@@ -119,9 +119,9 @@ pub(super) struct Transfers {
 
 #[derive(Debug)]
 enum Entry {
-    /// The request waits for its pages here.
+    /// The other worker was not asked yet.
     Waiting { spec: Box<RequestSpec>, peer: WorkerId },
-    /// It has them, and their content comes.
+    /// It was asked for the content of the request's pages.
     Receiving(Box<Receiving>),
     /// It is computed for another worker.
     Sending(Box<Sending>),
@@ -161,7 +161,12 @@ impl Transfers {
         let pages = if moved { 1 } else { LEAST_PAGES };
         let (id, least) = ((spec.id, spec.attempt), pages * self.layout.page_tokens);
         let kept = Box::new(spec.clone());
-        core.submit_received(now, spec, least)?;
+        // Pages for what is computed elsewhere are taken when that begins. What moves is not to wait for them afterwards.
+        if moved {
+            core.submit_received(now, spec, least)?;
+        } else {
+            core.submit_expected(now, spec, least)?;
+        }
         self.entries.insert(id, Entry::Waiting { spec: kept, peer });
         Ok(())
     }
@@ -199,27 +204,33 @@ impl Transfers {
 
     fn hear(&mut self, news: KvWork, ends: bool, side: &mut Side<'_>) -> Result<(), Broken> {
         match news {
+            KvWork::Expected { request, attempt, tokens } => {
+                self.ask((request, attempt), None, tokens, side)?;
+            }
             KvWork::Reserved { request, attempt, pages, cached, tokens } => {
                 let id = (request, attempt);
-                let Some(Entry::Waiting { spec, peer }) = self.entries.remove(&id) else {
-                    side.core.compute_here(side.now, request, attempt, 0);
-                    return Ok(());
-                };
-                self.last += 1;
-                let key = TransferKey { transfer: self.last, generation: side.me.incarnation };
-                // What ends with its first token in any case needs no pages.
-                let done = spec.resumed.iter().map(|choice| choice.tokens.len()).max().unwrap_or(0);
-                let wanted = Wanted {
-                    tokens,
-                    page_tokens: self.layout.page_tokens,
-                    cached_pages: cached / self.layout.page_tokens,
-                    pages: spec.max_tokens as usize > done + 1,
-                };
-                let mut end = Receiving::new(self.limits, self.layout, key, wanted, spec, peer, pages);
-                end.start(side)?;
-                self.entries.insert(id, Entry::Receiving(Box::new(end)));
+                let cached = cached / self.layout.page_tokens;
+                if matches!(self.entries.get(&id), Some(Entry::Receiving(_))) {
+                    self.at(id, side, |end, side| match end {
+                        Entry::Receiving(end) => end.reserved(pages, cached, side),
+                        _ => Ok(false),
+                    })?;
+                } else {
+                    self.ask(id, Some((pages, cached)), tokens, side)?;
+                }
             }
-            KvWork::NotNeeded { request, attempt } => _ = self.entries.remove(&(request, attempt)),
+            KvWork::NotNeeded { request, attempt } => {
+                self.at((request, attempt), side, |end, side| match end {
+                    Entry::Receiving(end) => end.dropped(side).map(|()| true),
+                    _ => Ok(true),
+                })?;
+            }
+            KvWork::Begun { request, attempt } => {
+                self.at((request, attempt), side, |end, side| match end {
+                    Entry::Sending(end) => end.begun(side),
+                    _ => Ok(false),
+                })?;
+            }
             KvWork::Computed { request, attempt, first, pages } => {
                 self.at((request, attempt), side, |end, side| match end {
                     Entry::Sending(end) => end.computed(first, &pages, ends, side),
@@ -241,6 +252,35 @@ impl Transfers {
                 })?;
             }
         }
+        Ok(())
+    }
+
+    /// Asks for a prompt: of a request that has its pages, with so many that are cached, or gets them later.
+    fn ask(
+        &mut self,
+        id: Id,
+        reserved: Option<(Vec<PageId>, u32)>,
+        tokens: u32,
+        side: &mut Side<'_>,
+    ) -> Result<(), Broken> {
+        let Some(Entry::Waiting { spec, peer }) = self.entries.remove(&id) else {
+            side.core.compute_here(side.now, id.0, id.1, 0);
+            return Ok(());
+        };
+        self.last += 1;
+        let key = TransferKey { transfer: self.last, generation: side.me.incarnation };
+        // What ends with its first token in any case needs no pages.
+        let done = spec.resumed.iter().map(|choice| choice.tokens.len()).max().unwrap_or(0);
+        let wanted = Wanted {
+            tokens,
+            page_tokens: self.layout.page_tokens,
+            cached_pages: reserved.as_ref().map_or(0, |(_, cached)| *cached),
+            pages: spec.max_tokens as usize > done + 1,
+        };
+        let pages = reserved.map(|(pages, _)| pages);
+        let mut end = Receiving::new(self.limits, self.layout, key, wanted, spec, peer, pages);
+        end.start(side)?;
+        self.entries.insert(id, Entry::Receiving(Box::new(end)));
         Ok(())
     }
 

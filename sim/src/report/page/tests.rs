@@ -38,6 +38,7 @@ fn the_page_is_complete_in_itself_and_has_all_sections() {
         "Prefix hit rate",
         "Load by worker",
         "Workers",
+        "Roles and hand-offs",
         "Stage decisions",
         "Failures and refusals",
         "Scenarios",
@@ -46,6 +47,7 @@ fn the_page_is_complete_in_itself_and_has_all_sections() {
     }
     assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
     assert_eq!(page.matches("<svg").count(), 11);
+    assert!(page.contains("<td>unified</td><td>3</td>") && page.contains(", checks every, "), "{page}");
     assert!(page.contains("as it &lt;is&gt;") && !page.contains("<is>"));
     for differs in ["cluster.workers", "cluster.cluster-policies", "slo.ttft"] {
         assert!(page.contains(&format!(">{differs}<")), "{differs} is not named as what differs");

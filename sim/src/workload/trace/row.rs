@@ -19,6 +19,8 @@ pub(super) struct Row {
     pub(super) output: u32,
     /// What its prompt begins with, as numbers of blocks: equal numbers are equal tokens.
     pub(super) blocks: Vec<u64>,
+    /// The blocks after its full ones that prompt and answer fill together, where that is known.
+    pub(super) answered: Vec<u64>,
     pub(super) block_tokens: u32,
     pub(super) session: Option<String>,
     /// Time since the former turn, or those that it waits for, have ended.
@@ -39,6 +41,8 @@ struct Json {
     output_length: u32,
     #[serde(default)]
     hash_ids: Vec<Block>,
+    #[serde(default)]
+    answer_hash_ids: Vec<Block>,
     block_size: Option<u32>,
     session_id: Option<String>,
     #[serde(alias = "delay_ms")]
@@ -76,7 +80,7 @@ struct Json {
 
 /// The number of a block, or the hash of a page in hexadecimal.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "use whole numbers, or hashes in hexadecimal as texts")]
 enum Block {
     Number(u64),
     Negative(i64),
@@ -100,10 +104,7 @@ pub(super) fn guess(first: &str) -> Option<TraceFormat> {
 /// # Errors
 /// Why it is none, with the key.
 pub(super) fn json(text: &str, block_tokens: u32) -> Result<Row, String> {
-    let json: Json = serde_json::from_str(text).map_err(|e| {
-        // The position is that within the line, which is named by the caller.
-        e.to_string().split(" at line ").next().unwrap_or_default().to_owned()
-    })?;
+    let json: Json = serde_json::from_str(text).map_err(|e| reason(text, &e))?;
     let nanos = |key: &str, ms: &serde_json::Number| match (ms.as_u64(), ms.as_f64()) {
         (Some(ms), _) => ms.checked_mul(1_000_000).ok_or_else(|| format!("`{key}` is {ms}: too late")),
         (None, Some(ms)) if (0.0..9e12).contains(&ms) => Ok((ms * 1e6).round() as u64),
@@ -112,7 +113,11 @@ pub(super) fn json(text: &str, block_tokens: u32) -> Result<Row, String> {
     let optional =
         |key: &str, ms: &Option<serde_json::Number>| ms.as_ref().map(|ms| nanos(key, ms)).transpose();
     let block_tokens = json.block_size.unwrap_or(block_tokens);
-    let blocks: Vec<u64> = json.hash_ids.iter().map(Block::number).collect::<Result<_, _>>()?;
+    let numbers = |key: &str, blocks: &[Block]| -> Result<Vec<u64>, String> {
+        blocks.iter().map(|block| block.number(key)).collect()
+    };
+    let blocks = numbers("hash_ids", &json.hash_ids)?;
+    let answered = numbers("answer_hash_ids", &json.answer_hash_ids)?;
     if json.input_length == 0 {
         return Err("`input_length` is 0: use 1 or more".into());
     }
@@ -129,6 +134,17 @@ pub(super) fn json(text: &str, block_tokens: u32) -> Result<Row, String> {
             json.input_length
         ));
     }
+    let filled = (u64::from(json.input_length) + u64::from(json.output_length)) / u64::from(block_tokens);
+    if u64::from(full) + answered.len() as u64 > filled {
+        return Err(format!(
+            "`answer_hash_ids` has {} blocks, but after the {full} full ones of the prompt `input_length` {} and \
+             `output_length` {} fill {} of {block_tokens} tokens: give one for each",
+            answered.len(),
+            json.input_length,
+            json.output_length,
+            filled.saturating_sub(full.into())
+        ));
+    }
     let (delay, tool) = (optional("delay", &json.delay)?, optional("tool_wait_ms", &json.tool_wait_ms)?);
     let delay = match (delay, tool) {
         (None, None) => None,
@@ -140,6 +156,7 @@ pub(super) fn json(text: &str, block_tokens: u32) -> Result<Row, String> {
         input: json.input_length,
         output: json.output_length.max(1),
         blocks,
+        answered,
         block_tokens,
         session: json.session_id,
         delay,
@@ -150,8 +167,31 @@ pub(super) fn json(text: &str, block_tokens: u32) -> Result<Row, String> {
     })
 }
 
+/// Why a line is no request, with the key where the error itself names none.
+fn reason(text: &str, error: &serde_json::Error) -> String {
+    let said = error.to_string();
+    // The position is that within the line, which is named by the caller.
+    let said = said.split(" at line ").next().unwrap_or_default();
+    let names_it =
+        ["missing field", "unknown field", "duplicate field"].iter().any(|kind| said.starts_with(kind));
+    let key = text.get(..error.column()).and_then(|before| {
+        let (until_key, _) = before.rsplit_once("\":")?;
+        until_key.rsplit_once('"').map(|(_, key)| key)
+    });
+    match key {
+        Some(key) if error.is_data() && !names_it => {
+            format!(
+                "`{key}`: {}",
+                said.replace("expected u32", "expected a whole number from 0 to 4294967295")
+            )
+        }
+        _ if error.is_eof() => format!("{said}: the line is cut off"),
+        _ => said.to_owned(),
+    }
+}
+
 impl Block {
-    fn number(&self) -> Result<u64, String> {
+    fn number(&self, key: &str) -> Result<u64, String> {
         match self {
             Self::Number(n) => Ok(*n),
             Self::Negative(n) => Ok(n.cast_unsigned()),
@@ -159,7 +199,7 @@ impl Block {
                 let hash = u128::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16);
                 // Half of a hash is as good as a whole one: it only has to tell blocks apart.
                 hash.map(|hash| (hash ^ (hash >> 64)) as u64).map_err(|_| {
-                    format!("`hash_ids` has {text:?}: use whole numbers, or up to 32 hexadecimal digits")
+                    format!("`{key}` has {text:?}: use whole numbers, or up to 32 hexadecimal digits")
                 })
             }
         }

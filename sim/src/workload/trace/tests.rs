@@ -2,7 +2,8 @@
 
 use std::io::Write as _;
 
-use policies::request::Prop;
+use policies::cost::fake::FakeModel;
+use policies::request::{Prop, Sampling};
 
 use super::*;
 use crate::workload::Clients;
@@ -101,6 +102,33 @@ fn our_log_brings_pages_sessions_tenants_and_hints() {
     assert!(specs[1].props.is_empty());
 }
 
+/// A second turn begins with the first one's prompt and answer, of which the log knows no tokens.
+#[test]
+fn a_next_turn_finds_the_answer_before_it_in_the_cache() {
+    let lines = |answer: &str| {
+        format!(
+            r#"{{"timestamp": 0, "input_length": 10, "output_length": 10, "hash_ids": [1, 2]{answer}, "block_size": 4}}
+{{"timestamp": 60000, "input_length": 30, "output_length": 2, "hash_ids": [1, 2, 3, 4, 5, 6, 7], "block_size": 4}}
+"#
+        )
+    };
+    let one_worker = |name: &str, text: &str| {
+        let mut trace = trace(name, text);
+        trace.scenario.cluster.workers = 1;
+        trace
+    };
+    let with = one_worker("answers", &lines(r#", "answer_hash_ids": [3, 4, 5]"#));
+    let mut clients = Clients::new(&with.scenario).unwrap();
+    let specs: Vec<_> = std::iter::from_fn(|| clients.next().unwrap()).map(|a| a.spec).collect();
+    let answer = FakeModel::default().answer(&specs[0].prompt, &Sampling::default(), 0, 10);
+    assert_eq!(specs[1].prompt[..20], [&specs[0].prompt[..], &answer[..]].concat());
+    // The last token of the answer is in no page.
+    let run = |trace: &Trace| crate::simulate(&trace.scenario).unwrap().report.cached_tokens;
+    assert_eq!(run(&with), 18);
+    // A log from before it knew: no more than the prompt's own blocks.
+    assert_eq!(run(&one_worker("answers-unknown", &lines(""))), 8);
+}
+
 #[test]
 fn turns_with_a_delay_come_after_the_former_one_has_ended() {
     let text = r#"{"timestamp": 0, "input_length": 1, "output_length": 1, "session_id": "a"}
@@ -160,10 +188,25 @@ fn bad_lines_are_refused_with_file_line_and_key() {
         (r#"{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [1]}"#, "block-tokens"),
         (r#"{"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": ["xyz"]}"#, "hash_ids"),
         (r#"{"timestamp": 0, "input_length": 4, "output_length": 1, "block_size": 0}"#, "block_size"),
+        (
+            r#"{"timestamp": 0, "input_length": 4, "output_length": 1, "answer_hash_ids": ["x"]}"#,
+            "answer_hash_ids",
+        ),
+        (
+            r#"{"timestamp": 0, "input_length": 5, "output_length": 2, "answer_hash_ids": [4]}"#,
+            "answer_hash_ids",
+        ),
         (r#"{"session_id": "s", "delay": 3, "input_length": 4, "output_length": 1}"#, "timestamp"),
         (r#"{"wait_for": ["q"], "input_length": 4, "output_length": 1}"#, "\"q\""),
         (r#"{"request_id": "r", "timestamp": 9000, "input_length": 4, "output_length": 1}"#, "request_id"),
-        ("{", "EOF"),
+        (r#"{"timestamp": "0", "input_length": 4, "output_length": 1}"#, "`timestamp`: "),
+        (r#"{"timestamp": 0, "input_length": -4, "output_length": 1}"#, "`input_length`: "),
+        (
+            r#"{"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": [null]}"#,
+            "`hash_ids`: use whole",
+        ),
+        (r#"{"timestamp": 0, "input_length": 4, "output_length": 1, "props": {"a": []}}"#, "use a flag"),
+        ("{", "cut off"),
         ("hello", "expected value"),
     ];
     for (number, (bad, part)) in cases.into_iter().enumerate() {
@@ -178,7 +221,8 @@ fn bad_lines_are_refused_with_file_line_and_key() {
         (format!("{header}2023-11-16 18:17:03,many,4\n"), "ContextTokens"),
         (format!("{header}2023-11-16 18:17:03,3\n"), "GeneratedTokens"),
         ("TIMESTAMP,Context\n".into(), "ContextTokens"),
-        (String::new(), "empty"),
+        (String::new(), "has no request: give it"),
+        (header.into(), "has no request: give it"),
         ("what,is,this\n".into(), "format"),
     ];
     for (number, (text, part)) in cases.into_iter().enumerate() {
@@ -186,6 +230,9 @@ fn bad_lines_are_refused_with_file_line_and_key() {
         let error = all(&trace).unwrap_err().to_string();
         assert!(error.contains(part), "{text:?}: {error}");
     }
+    let binary = trace("binary", "");
+    std::fs::write(&binary.path, [good.as_bytes(), b"\n\xff\xfe\n"].concat()).unwrap();
+    assert!(all(&binary).unwrap_err().to_string().contains("line 2: it is no text"));
     let mut gone = trace("gone", "");
     gone.scenario.workload.trace = Some("no/such/trace.jsonl".into());
     assert!(all(&gone).unwrap_err().to_string().contains("no/such/trace.jsonl"));

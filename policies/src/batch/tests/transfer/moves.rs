@@ -34,7 +34,7 @@ fn pages_are_fetched_ahead_of_a_running_sequence() {
         pair.d.add_received(&ahead, 1);
         assert!(pair.d.plan().is_none());
         let [KvWork::Reserved { pages: table, cached: 0, .. }] = &pair.d.kv_work()[..] else { panic!() };
-        pair.p.add_prefill(&ahead).unwrap();
+        pair.p.add_prefill(&ahead, true).unwrap();
         let before = pair.p.engine.computed;
         let mut all = None;
         while all.is_none() {

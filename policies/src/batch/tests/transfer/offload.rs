@@ -16,7 +16,7 @@ impl Pair {
     pub(super) fn leave(&mut self, key: RequestKey) -> bool {
         let left = self.d.with(|d, now| d.offload(now, key.request, key.attempt));
         let Some(spec) = left else { return false };
-        self.streams.insert(id(&spec), Stream { spec, table: Vec::new(), there: 0 });
+        self.streams.insert(id(&spec), Stream::reserved(spec));
         self.news();
         true
     }
@@ -194,8 +194,8 @@ fn what_cannot_leave_stays() {
     assert_eq!(waiting(&mut pair.d, 1, 0), []);
     assert!(!pair.leave(key_of(&scored)) && !pair.leave(key_of(&two)));
     pair.d.add_received(&all(5), 1);
-    pair.streams.insert(id(&all(5)), Stream { spec: all(5), table: Vec::new(), there: 0 });
-    pair.d.add_prefill(&all(6)).unwrap();
+    pair.streams.insert(id(&all(5)), Stream::reserved(all(5)));
+    pair.d.add_prefill(&all(6), true).unwrap();
     assert_eq!(waiting(&mut pair.d, 1, 0), [], "what comes from elsewhere, and what is for another");
     pair.d.cancel(id(&all(6)));
     pair.news();

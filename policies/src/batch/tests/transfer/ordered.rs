@@ -57,7 +57,7 @@ fn a_prompt_for_another_worker_that_is_pushed_out_is_told_anew() {
     let mut p = Driver::new(&config);
     p.order_by(Some(Box::new(Priority::default())));
     let spec = request(&config, 1, &prompt(1, 10 * PAGE), 5);
-    p.add_prefill(&spec).unwrap();
+    p.add_prefill(&spec, true).unwrap();
     (0..2).for_each(|_| _ = p.step().unwrap());
     let high = with_prop(request(&config, 2, &prompt(2, 10 * PAGE), 5), "priority", 1);
     p.add(&high);

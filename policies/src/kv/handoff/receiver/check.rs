@@ -1,6 +1,6 @@
 //! What holds at a receiver after every event.
 
-use super::{Phase, Receiver};
+use super::{Phase, Receiver, Room};
 use crate::ensure_invariant;
 use crate::invariant::Broken;
 
@@ -8,7 +8,7 @@ impl Receiver {
     /// The first broken invariant.
     ///
     /// # Errors
-    /// More pages than the window are under way or wait; the pages are not one run; there were two ends, or one while
+    /// More pages than the window are under way or wait, or some without pages to write them to; the pages are not one run; there were two ends, or one while
     /// an import was in flight.
     pub fn check(&self) -> Result<(), Broken> {
         let waiting = self.allowed.checked_sub(self.run);
@@ -20,6 +20,12 @@ impl Receiver {
             self.allowed,
             self.received,
             self.config.window_pages
+        );
+        ensure_invariant!(
+            self.room == Room::Reserved || (self.allowed == 0 && self.imports.is_empty()),
+            "handoff_reserves_before_credit",
+            "credit up to page {} without pages",
+            self.allowed
         );
         let end = self.imports.iter().try_fold(self.run, |at, (p, _)| (p.first == at).then(|| p.end()));
         ensure_invariant!(

@@ -1,7 +1,7 @@
 //! What comes in, from the peer and from this end's engine.
 
 use super::super::{Cause, Piece};
-use super::{Import, Last, Phase, Receiver, ReceiverEffect, ReceiverEvent};
+use super::{Import, Last, Phase, Receiver, ReceiverEffect, ReceiverEvent, Room};
 use crate::time::Time;
 
 impl Receiver {
@@ -16,6 +16,8 @@ impl Receiver {
             }
             _ if !self.needs_peer() => return false,
             ReceiverEvent::Accepted => return self.accepted(now),
+            ReceiverEvent::Begun => return self.begun(now, fx),
+            ReceiverEvent::Reserved { cached_pages } => return self.reserved(now, cached_pages, fx),
             ReceiverEvent::Pages { first, count, bytes } => {
                 return self.pages(now, Piece { first, count }, bytes, fx);
             }
@@ -44,6 +46,32 @@ impl Receiver {
             self.report.accepted_at = Some(now);
         }
         answers
+    }
+
+    fn begun(&mut self, now: Time, fx: &mut Vec<ReceiverEffect>) -> bool {
+        let first = self.room == Room::Later;
+        if first {
+            self.accepted(now);
+            self.room = Room::Wanted(now);
+            fx.push(ReceiverEffect::Reserve);
+        }
+        first
+    }
+
+    fn reserved(&mut self, now: Time, cached_pages: u32, fx: &mut Vec<ReceiverEffect>) -> bool {
+        let asked = self.waits_for_room();
+        if asked {
+            let total = self.wanted.tokens.div_ceil(self.wanted.page_tokens);
+            let cached = cached_pages.min(total);
+            self.room = Room::Reserved;
+            self.wanted.cached_pages = cached;
+            self.limit = if self.wanted.pages { total } else { cached };
+            (self.received, self.run) = (cached, cached);
+            self.allowed = self.credit_line();
+            self.owes_since = now;
+            fx.push(ReceiverEffect::Open { first_page: cached, window: self.allowed - cached });
+        }
+        asked
     }
 
     fn pages(&mut self, now: Time, piece: Piece, bytes: u64, fx: &mut Vec<ReceiverEffect>) -> bool {
@@ -93,7 +121,9 @@ impl Receiver {
     ) {
         self.accepted(now);
         let all = last.tokens.div_ceil(self.wanted.page_tokens);
-        let cause = if last.tokens < self.wanted.tokens || last.tokens > self.most {
+        let cause = if self.room != Room::Reserved {
+            Some(Cause::OverCredit)
+        } else if last.tokens < self.wanted.tokens || last.tokens > self.most {
             Some(Cause::WrongTokens { expected: self.most, got: last.tokens })
         } else if !drawn {
             Some(Cause::NoTokens)

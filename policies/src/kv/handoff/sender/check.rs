@@ -8,10 +8,17 @@ impl Sender {
     /// The first broken invariant.
     ///
     /// # Errors
-    /// More was exported than computed or than there was credit for; pages are not in order; there was no release at
+    /// Something was sent to a receiver without pages; more was exported than computed or than there was credit for; pages are not in order; there was no release at
     /// the end, or more than one, or one while an export was in flight.
     pub fn check(&self) -> Result<(), Broken> {
         let moved = self.next > self.asked.first_page;
+        ensure_invariant!(
+            self.open || (!moved && self.exporting.is_none() && self.sending.is_none()),
+            "handoff_sends_when_open",
+            "{:?} exported and {:?} sent to a receiver without pages",
+            self.exporting,
+            self.sending
+        );
         ensure_invariant!(
             !moved || (self.next <= self.allowed && self.next <= self.computed && self.asked.want_pages),
             "handoff_sender_credit",

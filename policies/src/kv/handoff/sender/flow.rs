@@ -8,7 +8,7 @@ impl Sender {
     /// Sends what is exported and exports what is computed. While one message is sent the next is exported, and not
     /// more.
     pub(super) fn pump(&mut self, now: Time, fx: &mut Vec<SenderEffect>) {
-        if !matches!(self.phase, Phase::Computing | Phase::Flushing) {
+        if !self.open || !matches!(self.phase, Phase::Computing | Phase::Flushing) {
             return;
         }
         if self.is_bare() {

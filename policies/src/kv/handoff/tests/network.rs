@@ -89,6 +89,8 @@ struct Case {
     chunk: u32,
     want_pages: bool,
     ends: bool,
+    /// The receiver gets its pages when the sender begins.
+    late: bool,
     faults: Faults,
 }
 
@@ -121,6 +123,7 @@ impl Case {
             chunk,
             want_pages,
             ends: !want_pages || rng.below(6) == 0,
+            late: rng.below(2) == 0,
             faults,
         }
     }
@@ -156,6 +159,7 @@ enum Happening {
     Step,
     Exported(Piece),
     Written(Piece),
+    Reserved,
     Imported(Piece),
     ClientLeaves,
     PrefillCancels,
@@ -317,6 +321,7 @@ impl World {
             Happening::Step => self.prefill.step(net),
             Happening::Exported(piece) => self.prefill.exported(net, piece),
             Happening::Written(piece) => self.prefill.written(net, piece),
+            Happening::Reserved => self.decode.reserved(net),
             Happening::Imported(piece) => self.decode.imported(net, piece),
             Happening::ClientLeaves => self.decode.cancel(net),
             Happening::PrefillCancels => self.prefill.cancel(net),
@@ -369,7 +374,7 @@ impl World {
 pub(super) fn undisturbed(tokens: u32, page: u32, chunk: u32, cached: u32, config: HandoffConfig) -> u32 {
     let (want_pages, ends) = (true, false);
     let faults = Faults::default();
-    let case = Case { config, page, tokens, cached, chunk, want_pages, ends, faults };
+    let case = Case { config, page, tokens, cached, chunk, want_pages, ends, late: false, faults };
     World::new(case, Rng::new(u64::from(tokens)), KEY).run().moved
 }
 

@@ -4,6 +4,9 @@ use super::*;
 
 pub(super) struct DecodeEnd {
     machine: Option<Receiver>,
+    /// It has pages, or its scheduler has been asked for them.
+    reserved: bool,
+    asked_for_pages: bool,
     /// What the reserved pages hold; none: nothing was written.
     memory: Vec<Option<u64>>,
     /// Imports in flight with what they will write, and pages that they hold back.
@@ -32,8 +35,11 @@ impl DecodeEnd {
             pages: case.want_pages,
         };
         let pages = case.tokens.div_ceil(case.page);
+        let begin = if case.late { Receiver::unreserved } else { Receiver::new };
         Self {
-            machine: Some(Receiver::new(case.config, key, wanted)),
+            machine: Some(begin(case.config, key, wanted)),
+            reserved: !case.late,
+            asked_for_pages: false,
             memory: (0..pages).map(|page| (page < case.cached).then(|| content(page))).collect(),
             flying: BTreeMap::new(),
             arrived: (0, Vec::new()),
@@ -76,6 +82,13 @@ impl DecodeEnd {
             }
         };
         self.on(net, key, event);
+    }
+
+    pub(super) fn reserved(&mut self, net: &mut Net) {
+        if self.ended.is_none() && !self.died {
+            self.reserved = true;
+        }
+        self.on(net, net.key, ReceiverEvent::Reserved { cached_pages: self.case.cached });
     }
 
     pub(super) fn imported(&mut self, net: &mut Net, piece: Piece) {
@@ -152,6 +165,10 @@ impl DecodeEnd {
     }
 
     fn with(&mut self, net: &mut Net, act: impl FnOnce(&mut Receiver, Time, &mut Vec<ReceiverEffect>)) {
+        // Meanwhile it waits for its own scheduler, not for its peer.
+        if self.asked_for_pages && !self.reserved && self.ended.is_none() {
+            self.heard = net.now;
+        }
         let Some(machine) = &mut self.machine else { return };
         let mut fx = Vec::new();
         act(machine, net.now, &mut fx);
@@ -165,12 +182,18 @@ impl DecodeEnd {
 
     fn carry_out(&mut self, net: &mut Net, effect: ReceiverEffect) {
         let event = match effect {
-            ReceiverEffect::Ask { first_page, want_pages, window } => {
+            ReceiverEffect::Ask { first_page, want_pages, window, reserved } => {
                 let page_tokens = self.case.page;
-                let asked = Asked { first_page, want_pages, window, page_tokens, page_bytes: 1000 };
+                let asked = Asked { first_page, want_pages, window, page_tokens, page_bytes: 1000, reserved };
                 return net.send(0, Happening::AtPrefill(net.key, ToPrefill::Ask(asked)));
             }
             ReceiverEffect::Import { first, count } => return self.import(net, Piece { first, count }),
+            ReceiverEffect::Reserve => {
+                self.asked_for_pages = true;
+                let span = net.some_time();
+                return net.after(span, Happening::Reserved);
+            }
+            ReceiverEffect::Open { first_page, window } => SenderEvent::Opened { first_page, window },
             ReceiverEffect::GrantCredit(pages) => SenderEvent::Credit { pages },
             ReceiverEffect::Ack => {
                 self.acked += 1;
@@ -190,6 +213,7 @@ impl DecodeEnd {
     }
 
     fn import(&mut self, net: &mut Net, piece: Piece) {
+        assert!(self.reserved, "there are no pages to write to");
         let (first, bodies) = std::mem::take(&mut self.arrived);
         assert_eq!((first, bodies.len()), (piece.first, piece.count as usize), "it imports what came");
         self.flying.insert(first, bodies);
@@ -210,7 +234,8 @@ impl DecodeEnd {
                 pages
             }
             ReceiverEffect::Fallback { valid_pages, .. } => {
-                assert!((self.case.cached..=self.case.tokens / self.case.page).contains(&valid_pages));
+                let least = if self.reserved { self.case.cached } else { 0 };
+                assert!((least..=self.case.tokens / self.case.page).contains(&valid_pages));
                 valid_pages
             }
             _ => 0,

@@ -23,6 +23,8 @@ pub(super) struct PrefillEnd {
     ignored: u32,
     /// Pages sent may not go beyond this.
     allowed: u32,
+    /// The receiver has pages.
+    open: bool,
     case: Case,
 }
 
@@ -45,6 +47,7 @@ impl PrefillEnd {
             ended: None,
             ignored: 0,
             allowed: 0,
+            open: false,
             case: case.clone(),
         }
     }
@@ -65,13 +68,18 @@ impl PrefillEnd {
                 if self.machine.is_none() {
                     self.machine = Some(Sender::new(self.case.config, key, asked));
                     self.allowed = asked.first_page + asked.window;
+                    self.open = asked.reserved;
                     self.heard = net.now;
                 }
                 self.with(net, |m, now, fx| m.asked(now, fx));
             }
             ToPrefill::Event(event) => {
-                if let (SenderEvent::Credit { pages }, true) = (event, key == net.key) {
-                    self.allowed += pages;
+                match event {
+                    SenderEvent::Credit { pages } if key == net.key => self.allowed += pages,
+                    SenderEvent::Opened { first_page, window } if key == net.key && !self.open => {
+                        (self.open, self.allowed) = (true, first_page + window);
+                    }
+                    _ => {}
                 }
                 self.on(net, key, event);
             }
@@ -83,6 +91,9 @@ impl PrefillEnd {
             return self.on(net, net.key, SenderEvent::RefusedLocally(RefusalCode::QueueFull));
         }
         self.on(net, net.key, SenderEvent::Submitted);
+        if !self.open {
+            self.on(net, net.key, SenderEvent::Begun);
+        }
         let span = net.some_time();
         net.after(span, Happening::Step);
     }
@@ -193,6 +204,8 @@ impl PrefillEnd {
                 return net.after(span, Happening::Submitted);
             }
             SenderEffect::Accept => ReceiverEvent::Accepted,
+            SenderEffect::Announce => ReceiverEvent::Begun,
+            SenderEffect::Open { .. } => return assert!(self.open, "nobody has said so"),
             SenderEffect::Refuse(code) => ReceiverEvent::Refused(code),
             SenderEffect::CancelPeer(_) => ReceiverEvent::PeerCancelled,
             SenderEffect::Export { first, count } => return self.export(net, Piece { first, count }),
@@ -227,6 +240,7 @@ impl PrefillEnd {
 
     fn export(&mut self, net: &mut Net, piece: Piece) {
         assert_eq!(self.exporting, None, "one at a time");
+        assert!(self.open, "there are no pages to send to");
         let full = self.computed / self.case.page;
         let there = if self.computed == self.tokens { self.tokens.div_ceil(self.case.page) } else { full };
         assert!(piece.end() <= there, "{piece:?} of {there} pages computed");
