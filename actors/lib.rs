@@ -6,8 +6,9 @@
 //! │  └─ Links, Ports          ractor_cluster behind a handshake of ours; the doors that other nodes reach
 //! ├─ Controller              actor around policies::placement
 //! ├─ Worker                  loads the model; restarts scheduler and engine
-//! │  └─ Scheduler            actor around policies::batch; drives the engine's own OS thread
-//! │     (or Whole            bridge to the whole mistral.rs engine)
+//! │  ├─ Scheduler            actor around policies::batch; drives the engine's own OS thread
+//! │  │  (or Whole            bridge to the whole mistral.rs engine)
+//! │  └─ PageSet × n         one a request taken, and one for each that is computed for or handed to another worker
 //! ├─ Gateway                 HTTP listener, and the door that events of workers and controllers come through
 //! │  └─ Session × n          one a request, actor around policies::session
 //! └─ Pool                    KV pages in RAM

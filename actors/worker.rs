@@ -222,7 +222,7 @@ impl Actor for Worker {
             state.lost_engine(&myself, &why.unwrap_or_else(|| "the scheduler ended".to_owned()));
         } else if state.port.as_ref().is_some_and(|port| port.get_id() == who) {
             state.port_lost(&myself, why);
-        } else {
+        } else if !pages::is_over(why.as_deref()) {
             // A page set: its request is looked after.
             state.forward(SchedulerMsg::Kv(Box::new(KvMsg::SetGone(who))));
         }
@@ -371,9 +371,11 @@ impl WorkerState {
             }
             // Placed on a life of this worker that is over, or on one whose engine is being loaded again or does not answer:
             // whoever placed it had not heard yet.
-            WorkerMsg::Wire(ToWorker::Submit { to, gateway, .. } | ToWorker::Fetch { to, gateway, .. })
-                if to != self.id || self.serving.is_none() || self.is_stalled() =>
-            {
+            WorkerMsg::Wire(
+                ToWorker::Submit { to, gateway, .. }
+                | ToWorker::Fetch { to, gateway, .. }
+                | ToWorker::Take { to, gateway, .. },
+            ) if to != self.id || self.serving.is_none() || self.is_stalled() => {
                 self.args.doors.to_gateway(&gateway, ToGateway::WorkerLost(to));
             }
             // If the scheduler has died, its supervision event is on its way and reports all requests lost.

@@ -45,9 +45,9 @@ pub fn handler(door: Door, doors: &Doors) -> Handler {
 /// A submission to a worker that is not there any more is answered: its session must not wait for ever.
 fn worker(doors: &Doors, message: ToWorker) {
     let (to, gateway) = match &message {
-        ToWorker::Submit { to, gateway, .. } | ToWorker::Fetch { to, gateway, .. } => {
-            (Some(to.clone()), Some(gateway.clone()))
-        }
+        ToWorker::Submit { to, gateway, .. }
+        | ToWorker::Fetch { to, gateway, .. }
+        | ToWorker::Take { to, gateway, .. } => (Some(to.clone()), Some(gateway.clone())),
         _ => (None, None),
     };
     let workers = doors.workers();

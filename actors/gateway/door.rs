@@ -286,6 +286,7 @@ const fn event_request(event: &BatchEffect) -> RequestId {
         BatchEffect::PromptLogprobs { request, .. }
         | BatchEffect::Done { request, .. }
         | BatchEffect::Failed { request, .. }
-        | BatchEffect::Late { request, .. } => *request,
+        | BatchEffect::Late { request, .. }
+        | BatchEffect::TakenOver { request, .. } => *request,
     }
 }

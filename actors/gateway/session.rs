@@ -140,6 +140,8 @@ pub(crate) struct SessionState {
     own_choice: bool,
     /// Where the current attempt was placed, until the worker has it.
     placed: Option<Placed>,
+    /// Where a target was booked that takes it over.
+    target: Option<Placed>,
     /// Where it was placed last.
     last_worker: Option<WorkerId>,
     /// Prompt tokens that the directory expects at the worker; none where no directory was asked.
@@ -179,6 +181,7 @@ impl Actor for SessionActor {
             timer,
             own_choice: false,
             placed: None,
+            target: None,
             last_worker: None,
             predicted: None,
             page_tokens,
@@ -277,9 +280,9 @@ impl SessionState {
             SessionMsg::WorkerLost(worker) => self.core.worker_lost(now, &worker, &mut fx),
             SessionMsg::NodeLost(node) => {
                 let there = |worker: &&WorkerId| worker.node == node;
-                let fetching = self.core.fetching_to().filter(there).cloned();
+                let target = self.core.moving_to().filter(there).cloned();
                 let running = self.core.worker().filter(there).cloned();
-                for worker in fetching.into_iter().chain(running) {
+                for worker in target.into_iter().chain(running) {
                     self.core.worker_lost(now, &worker, &mut fx);
                 }
             }
@@ -319,6 +322,8 @@ impl SessionState {
                     self.predicted = placed.predicted_hits();
                     self.shared.recent.placed(placed.clone());
                     self.placed = Some(placed);
+                } else if self.core.is_taken_over_as(attempt) {
+                    self.target = Some(placed);
                 }
             }
             PlacementEffect::Rejected { attempt, reason, .. } => {
@@ -380,6 +385,7 @@ impl SessionState {
             BatchEffect::Failed { attempt, reason, .. } => {
                 self.core.failed_at_worker(now, attempt, reason, fx);
             }
+            BatchEffect::TakenOver { attempt, .. } => self.core.taken_over(now, attempt, fx),
             BatchEffect::Late { attempt, reason, .. } => self.core.late_at_worker(attempt, reason, fx),
             // The worker counts it; the stream only has a gap in time.
             BatchEffect::Preempted { .. } => {}

@@ -1,8 +1,11 @@
-//! Page sets: one actor a transfer of a sequence's KV pages, at each of its ends, under the worker's supervisor.
+//! Page sets: one actor for each request that the worker has taken, and one for each prompt or sequence that it gives to
+//! another worker, under the worker's supervisor.
 //!
-//! It drives the hand-off core of its end ([`policies::kv::handoff`]), holds the pages on their way between the engine and
-//! the link, and gives everything back when it stops, for whatever reason. What it wants of engine and scheduler it asks of
-//! the scheduler actor, which does things with pages in the order in which it plans steps ([`KvMsg`]).
+//! A request has its pages as long as its page set lives ([`super::scheduler`] keeps the block tables, which steps read).
+//! Where pages come from another worker, or go to one, the page set drives the hand-off core of its end
+//! ([`policies::kv::handoff`]) and holds the pages on their way between the engine and the link. It gives everything back
+//! when it stops, for whatever reason. What it wants of engine and scheduler it asks of the scheduler actor, which does
+//! things with pages in the order in which it plans steps ([`KvMsg`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +19,7 @@ use policies::request::RequestSpec;
 use policies::step::Drawn;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr};
 use ractor_cluster::RactorMessage;
+use tokio::task::JoinHandle;
 use tracing::warn;
 
 use crate::kv::{Asked, Lane};
@@ -25,11 +29,15 @@ mod receive;
 mod report;
 mod send;
 
-pub(crate) use receive::{ReceiveArgs, Receiving};
+pub use receive::ReceiveArgs;
+pub(crate) use receive::Receiving;
 use send::Sending;
 
 /// How often a page set looks at its time limits, of which the shortest sensible one is ten times this.
 const TICK: Duration = Duration::from_millis(50);
+
+/// Why a page set ends whose request is over.
+const OVER: &str = "its request is over";
 
 /// What a page set takes.
 #[derive(Debug, RactorMessage)]
@@ -58,6 +66,13 @@ pub enum PageSetMsg {
     Dropped(Option<String>),
     /// Time to look at the limits.
     Tick,
+    /// The content of the request's pages comes from another worker.
+    Receive(Box<ReceiveArgs>),
+    /// The request is over.
+    Over,
+    /// Panics, as a defect would.
+    #[cfg(test)]
+    Crash,
 }
 
 /// How pages are best sent: see [`policies::kv::handoff::chunking`].
@@ -93,6 +108,8 @@ pub enum KvMsg {
         spec: Box<RequestSpec>,
         /// The first page that is wanted; none where no page is, or it is not known yet.
         first_page: Option<u32>,
+        /// Or give away what runs here as this attempt.
+        takes: Option<Attempt>,
         /// The other worker has pages for it.
         reserved: bool,
         /// Who is told.
@@ -152,7 +169,12 @@ pub enum KvMsg {
         why: &'static str,
     },
     /// The request's pages are not needed here any more.
-    Release((RequestId, Attempt)),
+    Release {
+        /// The request.
+        id: (RequestId, Attempt),
+        /// The other worker has taken it over.
+        taken: bool,
+    },
     /// A message with pages was sent.
     Sent {
         /// Their bytes.
@@ -213,8 +235,65 @@ pub(crate) struct PageSet;
 /// Which end of a transfer it is.
 #[derive(Debug)]
 pub(crate) enum Side {
+    /// None: a request's pages, computed here.
+    Own,
     Receive(Box<Receiving>),
     Send(Box<Sending>),
+}
+
+impl Side {
+    /// Begins the transfer.
+    async fn start(&mut self, myself: &ActorRef<PageSetMsg>) {
+        match self {
+            Self::Own => {}
+            Self::Receive(end) => end.start(myself).await,
+            Self::Send(end) => end.start(myself).await,
+        }
+    }
+
+    /// Says whether the transfer is over.
+    async fn handle(&mut self, message: PageSetMsg, myself: &ActorRef<PageSetMsg>) -> bool {
+        match self {
+            // What is left of a transfer that is over.
+            Self::Own => false,
+            Self::Receive(end) => end.handle(message, myself).await,
+            Self::Send(end) => end.handle(message, myself).await,
+        }
+    }
+
+    fn leave(&self) {
+        match self {
+            Self::Own => {}
+            Self::Receive(end) => end.leave(),
+            Self::Send(end) => end.leave(),
+        }
+    }
+}
+
+/// Its state.
+#[derive(Debug)]
+pub(crate) struct PageSetState {
+    side: Side,
+    /// It is that of a request, and outlives transfers.
+    of_request: bool,
+    /// While there is a transfer.
+    timer: Option<JoinHandle<()>>,
+}
+
+/// Starts the page set of a request under `supervisor`.
+///
+/// # Errors
+/// The worker is stopping.
+pub(crate) async fn of_request(
+    name: String,
+    supervisor: ActorCell,
+) -> Result<ActorRef<PageSetMsg>, SpawnErr> {
+    Ok(Actor::spawn_linked(Some(name), PageSet, Side::Own, supervisor).await?.0)
+}
+
+/// Whether a page set that ended for this reason did so because its request was over.
+pub(crate) fn is_over(reason: Option<&str>) -> bool {
+    reason == Some(OVER)
 }
 
 /// Starts the receiving end of a transfer under `supervisor`.
@@ -231,44 +310,72 @@ pub(crate) async fn receive(
 
 impl Actor for PageSet {
     type Msg = PageSetMsg;
-    type State = Side;
+    type State = PageSetState;
     type Arguments = Side;
 
     async fn pre_start(
         &self,
         myself: ActorRef<PageSetMsg>,
-        mut side: Side,
-    ) -> Result<Side, ActorProcessingErr> {
-        myself.send_interval(TICK, || PageSetMsg::Tick);
-        match &mut side {
-            Side::Receive(end) => end.start(&myself).await,
-            Side::Send(end) => end.start(&myself).await,
-        }
-        Ok(side)
+        side: Side,
+    ) -> Result<PageSetState, ActorProcessingErr> {
+        let mut state = PageSetState { of_request: matches!(side, Side::Own), side: Side::Own, timer: None };
+        state.begin(side, &myself).await;
+        Ok(state)
     }
 
     async fn handle(
         &self,
         myself: ActorRef<PageSetMsg>,
         message: PageSetMsg,
-        side: &mut Side,
+        state: &mut PageSetState,
     ) -> Result<(), ActorProcessingErr> {
-        let over = match side {
-            Side::Receive(end) => end.handle(message, &myself).await,
-            Side::Send(end) => end.handle(message, &myself).await,
-        };
-        if over {
-            myself.stop(None);
+        match message {
+            PageSetMsg::Over => myself.stop(Some(OVER.to_owned())),
+            PageSetMsg::Receive(args) => {
+                let end = Side::Receive(Box::new(Receiving::new(*args)));
+                state.begin(end, &myself).await;
+            }
+            #[cfg(test)]
+            PageSetMsg::Crash => panic!("asked to"),
+            message => {
+                if state.side.handle(message, &myself).await {
+                    state.end(&myself);
+                }
+            }
         }
         Ok(())
     }
 
-    async fn post_stop(&self, _: ActorRef<PageSetMsg>, side: &mut Side) -> Result<(), ActorProcessingErr> {
-        match side {
-            Side::Receive(end) => end.leave(),
-            Side::Send(end) => end.leave(),
-        }
+    async fn post_stop(
+        &self,
+        _: ActorRef<PageSetMsg>,
+        state: &mut PageSetState,
+    ) -> Result<(), ActorProcessingErr> {
+        state.side.leave();
         Ok(())
+    }
+}
+
+impl PageSetState {
+    async fn begin(&mut self, side: Side, myself: &ActorRef<PageSetMsg>) {
+        self.side.leave();
+        self.side = side;
+        if self.timer.is_none() && !matches!(self.side, Side::Own) {
+            self.timer = Some(myself.send_interval(TICK, || PageSetMsg::Tick));
+        }
+        self.side.start(myself).await;
+    }
+
+    /// A transfer is over.
+    fn end(&mut self, myself: &ActorRef<PageSetMsg>) {
+        if !self.of_request {
+            return myself.stop(None);
+        }
+        self.side.leave();
+        self.side = Side::Own;
+        if let Some(timer) = self.timer.take() {
+            timer.abort();
+        }
     }
 }
 
@@ -318,3 +425,6 @@ const fn of_refusal(refusal: &Refusal) -> RefusalCode {
         Refusal::Draining => RefusalCode::Draining,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cluster::kv_events::Feed;
 use cluster::wire::ToWorker;
-use config::ids::{NodeId, WorkerId};
+use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use engine::host::{EngineHost, StepReport};
 use engine::{Engine, EngineError};
 use policies::batch::{Batch, BatchConfig, BatchEffect};
@@ -26,9 +26,11 @@ use crate::worker::orderer::{Orderer, Orders};
 use crate::worker::pages::KvMsg;
 
 mod outbox;
+mod sets;
 mod transfers;
 
 pub use outbox::Outbox;
+use sets::Sets;
 pub use transfers::KvSide;
 use transfers::Transfers;
 
@@ -115,6 +117,7 @@ pub struct SchedulerState {
     age: StepAge,
     orderer: Orderer,
     transfers: Transfers,
+    sets: Sets,
     /// Tokens of the step under way.
     step_tokens: usize,
     /// Whether a controller has asked for the pages that can be found here.
@@ -152,6 +155,7 @@ impl Actor for Scheduler {
             age: args.age,
             orderer: Orderer::new(args.orders),
             transfers,
+            sets: Sets::default(),
             step_tokens: 0,
             controllers_told: false,
             kv_events: args.kv_events,
@@ -192,7 +196,8 @@ impl Actor for Scheduler {
         };
         let now = clock::now();
         state.handle(message, now)?;
-        state.transfers.start(&mut state.core, now).await;
+        state.start_sets(&myself, now).await;
+        state.transfers.start(&mut state.core, now, &state.sets).await;
         state.tell_fetched();
         Ok(())
     }
@@ -203,6 +208,10 @@ impl Actor for Scheduler {
         event: SupervisionEvent,
         state: &mut SchedulerState,
     ) -> Result<(), ActorProcessingErr> {
+        // Page sets are under the worker; without one, here.
+        if let SupervisionEvent::ActorFailed(who, _) | SupervisionEvent::ActorTerminated(who, ..) = &event {
+            let _ = myself.cast(SchedulerMsg::Kv(Box::new(KvMsg::SetGone(who.get_id()))));
+        }
         if let SupervisionEvent::ActorFailed(who, reason) = event
             && let Some(delay) = state.orderer.failed(who.get_id())
         {
@@ -230,7 +239,7 @@ impl SchedulerState {
         // All else changes little about what waits, and comes with every token.
         let offloads = matches!(
             message,
-            SchedulerMsg::Wire(ToWorker::Submit { .. })
+            SchedulerMsg::Wire(ToWorker::Submit { .. } | ToWorker::Take { .. })
                 | SchedulerMsg::Step(_)
                 | SchedulerMsg::Kv(_)
                 | SchedulerMsg::Tick
@@ -240,8 +249,22 @@ impl SchedulerState {
                 let (request, attempt) = (spec.id, spec.attempt);
                 // One that is not known (any more) computes nothing: the prompt is computed here.
                 let peer = prefill.and_then(|worker| self.outbox.doors.kv_peer(&worker));
-                let result = self.transfers.submit(&mut self.core, now, *spec, peer);
+                let result = self.transfers.submit(&mut self.core, now, *spec, peer, None);
                 debug!(request = %request, attempt = %attempt, ?result, "submitted");
+                if result.is_ok() {
+                    self.sets.add((request, attempt));
+                }
+                self.outbox.admitted(&gateway, request, attempt, result);
+            }
+            SchedulerMsg::Wire(ToWorker::Take { to: _, from, takes, gateway, spec }) => {
+                let (request, attempt) = (spec.id, spec.attempt);
+                // One that is lost meanwhile gives nothing: the rest is computed here.
+                let peer = self.outbox.doors.kv_peer(&from);
+                let result = self.transfers.submit(&mut self.core, now, *spec, peer, Some(takes));
+                debug!(request = %request, attempt = %attempt, ?result, "to be taken over");
+                if result.is_ok() {
+                    self.sets.add((request, attempt));
+                }
                 self.outbox.admitted(&gateway, request, attempt, result);
             }
             SchedulerMsg::Wire(ToWorker::Fetch { to: _, from, gateway, spec }) => {
@@ -250,7 +273,10 @@ impl SchedulerState {
             }
             SchedulerMsg::Wire(ToWorker::Cancel { request, attempt }) => {
                 self.transfers.call_off(request, attempt);
-                self.core.cancel(now, request, attempt);
+                // Or nobody takes over what runs here.
+                if !self.core.end_lending(now, request, attempt, false) {
+                    self.core.cancel(now, request, attempt);
+                }
                 self.outbox.forget(request, attempt);
             }
             SchedulerMsg::Wire(ToWorker::CancelChoice { request, attempt, choice }) => {
@@ -273,11 +299,16 @@ impl SchedulerState {
             }
             SchedulerMsg::Rename(worker) => self.outbox.rename(worker),
             SchedulerMsg::Port(port) => self.transfers.set_port(port),
-            SchedulerMsg::Kv(message) => {
-                if let Some(host) = &self.host {
-                    self.transfers.handle(*message, &mut self.core, host, now);
+            SchedulerMsg::Kv(message) => match *message {
+                KvMsg::SetGone(actor) if let Some(id) = self.sets.gone(actor) => {
+                    self.lose(now, id, &mut effects);
                 }
-            }
+                message => {
+                    if let Some(host) = &self.host {
+                        self.transfers.handle(message, &mut self.core, host, now);
+                    }
+                }
+            },
             SchedulerMsg::Step(StepReport { step, result }) => {
                 self.age.clear();
                 match result {
@@ -329,11 +360,35 @@ impl SchedulerState {
         self.move_pages(now);
         self.core.take_effects(&mut effects);
         self.outbox.send(effects);
+        for id in self.outbox.take_ended() {
+            self.sets.end(id);
+        }
         self.tell_pages();
         self.tell_policy();
         self.outbox.report(now, self.core.load());
         metrics::gauge!(crate::metrics::KV_PAGES_KEPT).set(f64::from(self.core.kept().0));
         Ok(())
+    }
+
+    /// A request has lost its page set: its pages are free, and its gateway places it again.
+    fn lose(&mut self, now: Time, (request, attempt): (RequestId, Attempt), effects: &mut Vec<BatchEffect>) {
+        error!(%request, %attempt, "the page set of a request failed; the request goes on elsewhere, or here anew");
+        metrics::counter!(crate::metrics::RESTARTS, "actor" => "page-set").increment(1);
+        if self.core.cancel(now, request, attempt) {
+            effects.push(BatchEffect::TakenOver { request, attempt });
+        }
+    }
+
+    /// Starts the page sets of requests that were taken, after their first step was planned.
+    async fn start_sets(&mut self, myself: &ActorRef<SchedulerMsg>, now: Time) {
+        let supervisor = myself.try_get_supervisor().unwrap_or_else(|| myself.get_cell());
+        let mut effects = Vec::new();
+        for id in self.sets.start(myself.get_id().pid(), &supervisor).await {
+            self.lose(now, id, &mut effects);
+        }
+        if !effects.is_empty() {
+            self.outbox.send(effects);
+        }
     }
 
     fn tell_fetched(&mut self) {

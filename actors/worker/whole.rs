@@ -81,6 +81,10 @@ impl Actor for Whole {
                 let why = "its engine keeps its KV pages to itself".to_owned();
                 state.outbox.fetched(&gateway, (spec.id, spec.attempt), Err(why));
             }
+            SchedulerMsg::Wire(ToWorker::Take { gateway, spec, .. }) => {
+                let refusal = policies::batch::Refusal::Malformed("its engine takes no running request over");
+                state.outbox.admitted(&gateway, spec.id, spec.attempt, Err(refusal));
+            }
             SchedulerMsg::Wire(ToWorker::Cancel { request, attempt }) => {
                 state.engine.cancel(request, attempt);
                 state.outbox.forget(request, attempt);
@@ -117,6 +121,8 @@ impl Actor for Whole {
                 let _ = reply.send(base);
             }
         }
+        // Its KV is its own, so that there are no page sets to end.
+        drop(state.outbox.take_ended());
         state.outbox.report(clock::now(), state.engine.load());
         Ok(())
     }

@@ -49,6 +49,8 @@ mod keep;
 
 mod transfer;
 
+mod lend;
+
 mod offload;
 
 mod view;
@@ -123,6 +125,8 @@ pub struct Batch {
     expected: BTreeMap<Rank, Key>,
     /// Computed, and kept for another worker.
     held: BTreeMap<Rank, Key>,
+    /// Requests that another worker takes over, by the attempt that they have there.
+    lent: BTreeMap<(RequestId, Attempt), Key>,
     /// Tokens that a step computes at most of a prompt that is taken for another worker now.
     transfer_chunk: u32,
     /// News about transfers that the driver has not seen.
@@ -212,6 +216,7 @@ impl Batch {
             receiving: BTreeMap::new(),
             expected: BTreeMap::new(),
             held: BTreeMap::new(),
+            lent: BTreeMap::new(),
             transfer_chunk: u32::MAX,
             kv_work: Vec::new(),
             deadlines: BTreeSet::new(),
@@ -371,6 +376,14 @@ pub enum BatchEffect {
         attempt: Attempt,
         /// For the log and the client.
         reason: String,
+    },
+    /// The worker has let go of the attempt: another one goes on with it ([`Batch::lend`]), or its pages were lost. Nothing
+    /// more comes of it here.
+    TakenOver {
+        /// The request.
+        request: RequestId,
+        /// Its attempt.
+        attempt: Attempt,
     },
     /// A request lost its pages to others and waits to be computed again.
     Preempted {

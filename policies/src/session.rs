@@ -166,6 +166,26 @@ pub enum SessionEffect {
         /// What: the prompt and the output so far.
         spec: Box<RequestSpec>,
     },
+    /// Have a worker take the request over from the one that generates for it: sent once a place is booked under the
+    /// attempt of `spec`. A [`SessionEffect::CancelAt`] with that, to both workers, calls it off: the source goes on.
+    Take {
+        /// Who takes it over.
+        to: WorkerId,
+        /// From whom.
+        from: WorkerId,
+        /// The attempt that it has there.
+        takes: Attempt,
+        /// The request as it stands.
+        spec: Box<RequestSpec>,
+    },
+    /// The session is at this worker now, under this attempt, which was asked for with [`SessionEffect::Choose`] and is
+    /// from now on released like any other.
+    Switched {
+        /// Where it is.
+        worker: WorkerId,
+        /// The attempt.
+        attempt: Attempt,
+    },
     /// A migration is over; one for each that [`Session::migrate`] began.
     Migration(Migrated),
     /// All choices ended. Last effect.
@@ -202,8 +222,8 @@ pub struct Session {
     moving: Option<migrate::Move>,
     /// Migrations begun.
     moves: u32,
-    /// A worker that was left while it was fine: it has the pages of what it computed.
-    source: Option<WorkerId>,
+    /// An attempt that a target was sent for to take it over, so that its worker may let go of it.
+    lent: Option<Attempt>,
     tally: Tally,
 }
 
@@ -258,7 +278,7 @@ impl Session {
             asked_again: false,
             moving: None,
             moves: 0,
-            source: None,
+            lent: None,
             tally: Tally::default(),
         }
     }

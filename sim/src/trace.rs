@@ -211,6 +211,7 @@ impl Trace {
                 self.request(33, *request, *attempt);
                 self.text(reason);
             }
+            BatchEffect::TakenOver { request, attempt } => self.request(34, *request, *attempt),
             BatchEffect::Preempted { seq, dropped } => {
                 self.seq(0, *seq);
                 self.add((*dropped).into());

@@ -60,6 +60,10 @@ impl SessionState {
             SessionEffect::Choose(request) => self.choose(request, more, now),
             SessionEffect::Unchoose { request, attempt } => self.unchoose(request, attempt),
             SessionEffect::Fetch { to, from, spec } => self.fetch(&to, from, spec, more, now),
+            SessionEffect::Take { to, from, takes, spec } => {
+                self.take_over(&to, from, takes, spec, more, now);
+            }
+            SessionEffect::Switched { worker, attempt } => self.switched(worker, attempt),
             SessionEffect::Migration(end) => self.migrated(end),
             SessionEffect::CancelAt { worker, request, attempt } => {
                 doors.to_worker(&worker, ToWorker::Cancel { request, attempt });

@@ -69,9 +69,43 @@ impl SessionState {
         }
     }
 
+    /// Has the target, which is booked, take the request over.
+    pub(super) fn take_over(
+        &mut self,
+        to: &WorkerId,
+        from: WorkerId,
+        takes: Attempt,
+        spec: Box<RequestSpec>,
+        more: &mut Vec<SessionEffect>,
+        now: Time,
+    ) {
+        self.track.update(|held| held.fetching = Some((to.clone(), spec.attempt)));
+        let gateway = self.shared.node.clone();
+        let take = ToWorker::Take { to: to.clone(), from, takes, gateway, spec };
+        if !self.shared.doors.to_worker(to, take) {
+            self.core.worker_lost(now, to, more);
+        }
+    }
+
+    /// The session is at the target. What was booked for it is the session's place from now on.
+    pub(super) fn switched(&mut self, worker: WorkerId, attempt: Attempt) {
+        self.track.update(|held| {
+            held.booked = held.choosing.take().map(|(placer, _)| placer);
+            held.worker = Some(worker.clone());
+            (held.attempt, held.fetching) = (attempt, None);
+        });
+        self.last_worker = Some(worker);
+        if let Some(placed) = self.target.take() {
+            self.shared.recent.placed(placed.clone());
+            self.placed = Some(placed);
+        }
+        self.taken();
+    }
+
     /// A migration is over.
     pub(super) fn migrated(&mut self, end: Migrated) {
         self.track.update(|held| (held.choosing, held.fetching) = (None, None));
+        self.target = None;
         metrics::counter!(crate::metrics::MIGRATIONS, "outcome" => end.as_str()).increment(1);
         match &end {
             Migrated::Moved { from, to } => {

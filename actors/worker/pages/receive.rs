@@ -20,9 +20,11 @@ use crate::worker::scheduler::SchedulerMsg;
 
 /// What the receiving end is started with.
 #[derive(Debug)]
-pub(crate) struct ReceiveArgs {
+pub struct ReceiveArgs {
     pub(crate) key: TransferKey,
     pub(crate) wanted: Wanted,
+    /// What is asked for runs at the other worker as this attempt, and goes on here.
+    pub(crate) takes: Option<Attempt>,
     /// The request has its pages.
     pub(crate) reserved: bool,
     pub(crate) limits: HandoffConfig,
@@ -54,7 +56,11 @@ pub(crate) struct Receiving {
 impl Receiving {
     pub(super) fn new(args: ReceiveArgs) -> Self {
         let begin = if args.reserved { Receiver::new } else { Receiver::unreserved };
-        let core = begin(args.limits, args.key, args.wanted);
+        let mut core = begin(args.limits, args.key, args.wanted);
+        if args.takes.is_some() {
+            let most = args.spec.prompt.len().saturating_add(args.spec.max_tokens as usize);
+            core = core.up_to(u32::try_from(most).unwrap_or(u32::MAX));
+        }
         let (id, hashes) = ((args.spec.id, args.spec.attempt), args.spec.hashes.clone());
         Self { core, args, id, hashes, lane: None, ask: None, here: VecDeque::new(), last: None }
     }
@@ -98,6 +104,9 @@ impl Receiving {
                 crate::metrics::enforce("handoff", self.core.check());
             }
             // Of the other end.
+            PageSetMsg::Receive(_) | PageSetMsg::Over => {}
+            #[cfg(test)]
+            PageSetMsg::Crash => {}
             PageSetMsg::Submitted(_)
             | PageSetMsg::Begun
             | PageSetMsg::Computed { .. }
@@ -148,7 +157,7 @@ impl Receiving {
                         first,
                         count,
                         bytes,
-                        drawn: !drawn.is_empty(),
+                        drawn: self.fits(tokens.to_native(), &drawn),
                         ends: self.ends(&drawn),
                     };
                     self.here.push_back((first, pages));
@@ -180,9 +189,19 @@ impl Receiving {
         self.here.retain(|(first, _)| wanted.contains(first));
     }
 
+    /// Whether there is a token to go on from; and, of what ran elsewhere, all that were computed.
+    fn fits(&self, tokens: u32, drawn: &[Drawn]) -> bool {
+        let ahead = tokens.saturating_sub(self.args.wanted.tokens) as usize;
+        !drawn.is_empty() && (self.args.takes.is_none() || drawn.len() == ahead + 1)
+    }
+
     /// Whether the request is over with these tokens: by this end's limits, whatever the other one thinks.
     fn ends(&self, drawn: &[Drawn]) -> bool {
         let spec = &self.args.spec;
+        if self.args.takes.is_some() && drawn.len() > 1 {
+            // It went on, so that none but the last can have ended it, and that would not be here.
+            return false;
+        }
         !drawn.is_empty()
             && drawn.iter().all(|d| {
                 let ended = !spec.ignore_end && spec.end_tokens.contains(&d.token);
@@ -228,6 +247,7 @@ impl Receiving {
                     reserved,
                     window,
                     spec,
+                    takes: self.args.takes.map(|attempt| attempt.0),
                 });
                 let (to, set) = (self.args.address.clone(), myself.clone());
                 if self.args.port.cast(KvPortMsg::Open { to, transfer, set }).is_err() {

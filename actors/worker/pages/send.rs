@@ -7,7 +7,7 @@ use std::time::Instant;
 use cluster::kv::{self, ArchivedKvHeader, Inbound, KvHeader, Outbound, PageBuf};
 use config::ids::{Attempt, RequestId};
 use policies::kv::PageHash;
-use policies::kv::handoff::{Asked as AskedPages, Sender, SenderEffect, SenderEvent, TransferKey};
+use policies::kv::handoff::{Asked as AskedPages, Outcome, Sender, SenderEffect, SenderEvent, TransferKey};
 use policies::request::RequestSpec;
 use ractor::ActorRef;
 use tracing::warn;
@@ -28,6 +28,8 @@ pub(crate) struct Sending {
     spec: Option<Box<RequestSpec>>,
     /// The first page that is wanted; none where no page is.
     first_page: Option<u32>,
+    /// What the other worker takes over is this attempt here.
+    takes: Option<Attempt>,
     /// The other worker had pages when it asked.
     reserved: bool,
     hashes: Arc<[PageHash]>,
@@ -50,6 +52,7 @@ impl Sending {
             reserved,
             window,
             spec,
+            takes,
             ..
         } = asked.ask.header()
         else {
@@ -80,6 +83,7 @@ impl Sending {
             hashes: spec.hashes.clone(),
             spec: Some(spec),
             first_page: want_pages.then_some(first_page),
+            takes: takes.as_ref().map(|attempt| Attempt(attempt.to_native())),
             reserved: *reserved,
             lane: asked.lane.clone(),
             scheduler: provider.scheduler.clone(),
@@ -155,7 +159,12 @@ impl Sending {
                 crate::metrics::enforce("handoff", self.core.check());
             }
             // Of the other end.
-            PageSetMsg::Imported { .. } | PageSetMsg::Reserved { .. } => {}
+            PageSetMsg::Imported { .. }
+            | PageSetMsg::Reserved { .. }
+            | PageSetMsg::Receive(_)
+            | PageSetMsg::Over => {}
+            #[cfg(test)]
+            PageSetMsg::Crash => {}
         }
         self.carry_out(fx, myself).await;
         self.core.has_ended()
@@ -206,9 +215,9 @@ impl Sending {
         match effect {
             SenderEffect::Submit => {
                 let Some(spec) = self.spec.take() else { return };
-                let (reserved, set) = (self.reserved, myself.clone());
+                let (reserved, takes, set) = (self.reserved, self.takes, myself.clone());
                 let first_page = self.first_page.filter(|_| reserved);
-                self.tell(KvMsg::Prefill { spec, first_page, reserved, set });
+                self.tell(KvMsg::Prefill { spec, first_page, reserved, takes, set });
             }
             SenderEffect::Accept => self.send(plain(KvHeader::Accepted { transfer, generation }), more).await,
             SenderEffect::Announce => self.send(plain(KvHeader::Begun { transfer, generation }), more).await,
@@ -256,15 +265,14 @@ impl Sending {
                 };
                 self.send_pages(Outbound { header, pages }, first, count, more).await;
             }
-            SenderEffect::Release => {
-                self.here.clear();
-                self.tell(KvMsg::Release(id));
-            }
+            // How it has ended says what becomes of the request: the report comes next.
+            SenderEffect::Release => self.here.clear(),
             SenderEffect::CancelPeer(why) => {
                 let why = why.as_str().to_owned();
                 self.send(plain(KvHeader::Cancel { transfer, generation, why }), more).await;
             }
             SenderEffect::Done(done) => {
+                self.tell(KvMsg::Release { id, taken: done.outcome == Outcome::Committed });
                 report(End::Sender, &id.0.to_string(), &self.lane.peer().worker.to_string(), &done);
             }
         }

@@ -23,6 +23,8 @@ pub struct Outbox {
     pub(super) doors: Doors,
     pub(super) worker: WorkerId,
     owners: BTreeMap<RequestId, (Attempt, NodeId)>,
+    /// Attempts that are over since it was asked last.
+    ended: Vec<(RequestId, Attempt)>,
     reported: (Time, BatchLoad),
     /// Number of the last message about pages.
     pages_seq: u64,
@@ -33,7 +35,7 @@ impl Outbox {
     #[must_use]
     pub fn new(doors: Doors, worker: WorkerId) -> Self {
         let reported = (Time::ZERO, BatchLoad::default());
-        Self { doors, worker, owners: BTreeMap::new(), reported, pages_seq: 0 }
+        Self { doors, worker, owners: BTreeMap::new(), ended: Vec::new(), reported, pages_seq: 0 }
     }
 
     /// Answers a submission, and remembers whose request it is.
@@ -44,8 +46,10 @@ impl Outbox {
         attempt: Attempt,
         result: Result<(), policies::batch::Refusal>,
     ) {
-        if result.is_ok() {
-            self.owners.insert(request, (attempt, gateway.clone()));
+        if result.is_ok()
+            && let Some((former, _)) = self.owners.insert(request, (attempt, gateway.clone()))
+        {
+            self.ended.push((request, former));
         }
         let worker = self.worker.clone();
         self.doors.to_gateway(gateway, ToGateway::Admission { worker, request, attempt, result });
@@ -62,7 +66,13 @@ impl Outbox {
     pub fn forget(&mut self, request: RequestId, attempt: Attempt) {
         if self.owners.get(&request).is_some_and(|(owned, _)| *owned == attempt) {
             self.owners.remove(&request);
+            self.ended.push((request, attempt));
         }
+    }
+
+    /// The attempts that are over since this was called last.
+    pub fn take_ended(&mut self) -> Vec<(RequestId, Attempt)> {
+        std::mem::take(&mut self.ended)
     }
 
     /// A gateway is gone: gives back what it had here.
@@ -75,6 +85,7 @@ impl Outbox {
             .map(|(request, owned)| (*request, owned.0))
             .collect();
         self.owners.retain(|_, owned| !theirs(owned));
+        self.ended.extend(&gone);
         gone
     }
 
@@ -92,7 +103,8 @@ impl Outbox {
                 BatchEffect::PromptLogprobs { request, attempt, .. } => (*request, *attempt, false),
                 BatchEffect::Done { request, attempt, .. }
                 | BatchEffect::Failed { request, attempt, .. }
-                | BatchEffect::Late { request, attempt, .. } => (*request, *attempt, true),
+                | BatchEffect::Late { request, attempt, .. }
+                | BatchEffect::TakenOver { request, attempt } => (*request, *attempt, true),
                 BatchEffect::Preempted { seq, dropped } => {
                     debug!(request = %seq.request, choice = seq.choice, dropped, "preempted");
                     continue;
@@ -105,6 +117,7 @@ impl Outbox {
             by_gateway.entry(gateway.clone()).or_default().push(effect);
             if over {
                 self.owners.remove(&request);
+                self.ended.push((request, attempt));
             }
         }
         for (gateway, events) in by_gateway {

@@ -23,6 +23,7 @@ use ractor::{ActorCell, ActorId, ActorRef};
 use tracing::error;
 
 use super::SchedulerMsg;
+use super::sets::Sets;
 use crate::kv::KvPortMsg;
 use crate::worker::pages::{self, KvMsg, Pace, PageSetMsg, Prefilled, Provider, ReceiveArgs};
 use fetches::Fetches;
@@ -34,6 +35,9 @@ mod offloads;
 
 /// Fewer tokens than this many pages hold are computed where they are needed: that takes less than asking.
 const LEAST_PAGES: u32 = 2;
+
+/// Pages of a stream that goes on that are read between two of its steps.
+const BESIDE_STEPS: u32 = 4;
 
 /// Steps with fewer tokens say nothing about the speed of prefill.
 const TELLING_TOKENS: usize = 32;
@@ -80,7 +84,7 @@ pub(super) struct Transfers {
 #[derive(Debug)]
 enum Entry {
     /// The other worker was not asked yet.
-    Waiting { spec: Box<RequestSpec>, peer: KvPeer },
+    Waiting { spec: Box<RequestSpec>, peer: KvPeer, takes: Option<Attempt> },
     /// It was asked for the content of the request's pages, which are in the table when there are some.
     Receiving { set: Option<ActorRef<PageSetMsg>>, table: Vec<PageId> },
     /// It is computed for another worker.
@@ -157,27 +161,28 @@ impl Transfers {
         let _ = side.port.cast(KvPortMsg::Serve(Some(provider)));
     }
 
-    /// Submits a request, whose prompt the worker at `peer` is to compute.
+    /// Submits a request, whose prompt the worker at `peer` is to compute, or which runs there as attempt `takes` and goes on
+    /// here.
     pub(super) fn submit(
         &mut self,
         core: &mut Batch,
         now: Time,
         spec: RequestSpec,
         peer: Option<KvPeer>,
+        takes: Option<Attempt>,
     ) -> Result<(), Refusal> {
         let Some(peer) = peer.filter(|_| self.side.is_some()) else { return core.submit(now, spec) };
-        // A request that was moved here lacks little, and is waited for.
-        let moved = spec.resumed.iter().any(|choice| !choice.tokens.is_empty());
-        let pages = if moved { 1 } else { LEAST_PAGES };
-        let (id, least) = ((spec.id, spec.attempt), pages * self.kv.layout.page_tokens);
+        // However little a request lacks that runs elsewhere: here it would be computed in the middle of its stream.
+        let least = if takes.is_some() { 1 } else { LEAST_PAGES * self.kv.layout.page_tokens };
+        let id = (spec.id, spec.attempt);
         let kept = Box::new(spec.clone());
         // Pages for what is computed elsewhere are taken when that begins. What moves is not to wait for them afterwards.
-        if moved {
+        if takes.is_some() {
             core.submit_received(now, spec, least)?;
         } else {
             core.submit_expected(now, spec, least)?;
         }
-        self.entries.insert(id, Entry::Waiting { spec: kept, peer });
+        self.entries.insert(id, Entry::Waiting { spec: kept, peer, takes });
         Ok(())
     }
 
@@ -216,9 +221,9 @@ impl Transfers {
         match news {
             KvWork::Expected { request, attempt, tokens } => {
                 let id = (request, attempt);
-                if let Some(Entry::Waiting { spec, peer }) = self.entries.remove(&id) {
+                if let Some(Entry::Waiting { spec, peer, takes }) = self.entries.remove(&id) {
                     self.entries.insert(id, Entry::Receiving { set: None, table: Vec::new() });
-                    self.ask(id, spec, peer, None, tokens, worker);
+                    self.ask(id, spec, (peer, takes), (None, tokens), worker);
                 } else {
                     core.compute_here(now, request, attempt, 0);
                 }
@@ -231,7 +236,7 @@ impl Transfers {
                     let _ = set.cast(PageSetMsg::Reserved { cached: cached / self.kv.layout.page_tokens });
                     return;
                 }
-                let Some(Entry::Waiting { spec, peer }) = self.entries.remove(&id) else {
+                let Some(Entry::Waiting { spec, peer, takes }) = self.entries.remove(&id) else {
                     core.compute_here(now, request, attempt, 0);
                     return;
                 };
@@ -242,7 +247,7 @@ impl Transfers {
                     return;
                 }
                 self.entries.insert(id, Entry::Receiving { set: None, table: pages });
-                self.ask(id, spec, peer, Some(cached), tokens, worker);
+                self.ask(id, spec, (peer, takes), (Some(cached), tokens), worker);
             }
             KvWork::NotNeeded { request, attempt } => {
                 if let Some(set) = self.entries.remove(&(request, attempt)).as_ref().and_then(Entry::set) {
@@ -278,9 +283,8 @@ impl Transfers {
         &mut self,
         id: Id,
         spec: Box<RequestSpec>,
-        peer: KvPeer,
-        cached: Option<u32>,
-        tokens: u32,
+        (peer, takes): (KvPeer, Option<Attempt>),
+        (cached, tokens): (Option<u32>, u32),
         worker: &WorkerId,
     ) {
         let Some(side) = &self.side else { return };
@@ -297,6 +301,7 @@ impl Transfers {
         let args = ReceiveArgs {
             key: TransferKey { transfer: self.last, generation: worker.incarnation },
             wanted,
+            takes,
             reserved: cached.is_some(),
             limits: side.limits,
             spec,
@@ -310,10 +315,19 @@ impl Transfers {
     }
 
     /// Starts the page sets that are due.
-    pub(super) async fn start(&mut self, core: &mut Batch, now: Time) {
+    pub(super) async fn start(&mut self, core: &mut Batch, now: Time, sets: &Sets) {
         for (id, args) in std::mem::take(&mut self.starting) {
             let Some(side) = &self.side else { return };
-            match pages::receive(args, side.supervisor.clone()).await {
+            // That of the request, or one of its own for what is fetched ahead of a request.
+            let started = match sets.get(id) {
+                Some(set) => {
+                    // One that has ended takes the request with it, of which the scheduler hears next.
+                    let _ = set.cast(PageSetMsg::Receive(Box::new(args)));
+                    Ok(set.clone())
+                }
+                None => pages::receive(args, side.supervisor.clone()).await,
+            };
+            match started {
                 Ok(started) => {
                     if let Some(Entry::Receiving { set, .. }) = self.entries.get_mut(&id) {
                         *set = Some(started);
@@ -374,16 +388,23 @@ impl Transfers {
     /// Does what a page set asks for.
     pub(super) fn handle(&mut self, message: KvMsg, core: &mut Batch, host: &EngineHost, now: Time) {
         match message {
-            KvMsg::Prefill { spec, first_page, reserved, set } => {
+            KvMsg::Prefill { spec, first_page, reserved, takes, set } => {
                 let id = (spec.id, spec.attempt);
                 let tokens = u32::try_from(spec.prompt.len()).unwrap_or(u32::MAX);
                 core.set_transfer_chunk(self.chunking.next_tokens(tokens));
-                let result = core.submit_prefill(now, *spec, reserved).map(|()| Pace {
+                // What does not run here (any more), or not as it was told, is computed like a prompt.
+                let lent = takes.is_some_and(|from| core.lend(now, &spec, from));
+                // Its stream goes on, so that the engine is not to be busy with all its pages at once.
+                let under_way = !lent && spec.resumed.iter().any(|choice| !choice.tokens.is_empty());
+                let taken = if lent { Ok(()) } else { core.submit_prefill(now, *spec, reserved) };
+                let most = self.chunking.message_pages(tokens);
+                let result = taken.map(|()| Pace {
                     least: self.chunking.flush_pages(),
-                    most: self.chunking.message_pages(tokens),
+                    most: if under_way { most.min(BESIDE_STEPS) } else { most },
                 });
                 if result.is_ok() {
-                    let entry = Entry::Sending { set: set.clone(), table: Vec::new(), next: first_page };
+                    let next = first_page.filter(|_| !under_way);
+                    let entry = Entry::Sending { set: set.clone(), table: Vec::new(), next };
                     self.entries.insert(id, entry);
                 }
                 // A page set that has ended meanwhile has asked for the release too.
@@ -401,7 +422,10 @@ impl Transfers {
                 }
             }
             KvMsg::Export { id, first, count, set } => self.export(id, first, count, &set, host),
-            KvMsg::Import { id, first, pages, set } => self.import(id, first, pages, &set, host),
+            KvMsg::Import { id, first, pages, set } => {
+                self.make_room(core, id, first + pages.len() as u32);
+                self.import(id, first, pages, &set, host);
+            }
             KvMsg::Commit { id, tokens, pages, .. } if self.fetches.has(id) => {
                 let result = if pages { Ok(()) } else { Err("the request is about to end".to_owned()) };
                 self.end_fetch(core, now, id, if pages { tokens } else { 0 }, result);
@@ -415,10 +439,7 @@ impl Transfers {
                 }
             }
             KvMsg::ComputeHere { id, tokens, why } => self.compute_here(core, now, id, tokens, why),
-            KvMsg::Release(id) => {
-                self.entries.remove(&id);
-                core.cancel(now, id.0, id.1);
-            }
+            KvMsg::Release { id, taken } => self.release(core, now, id, taken),
             KvMsg::Sent { bytes, took } => self.sent(bytes, took),
             KvMsg::SetGone(actor) => self.set_gone(actor, core, now),
         }
@@ -435,11 +456,17 @@ impl Transfers {
         let is = |entry: &Entry| entry.set().is_some_and(|set| set.get_id() == actor);
         let Some(id) = self.entries.iter().find(|(_, entry)| is(entry)).map(|(id, _)| *id) else { return };
         match self.entries.get(&id) {
-            Some(Entry::Sending { .. }) => {
-                self.entries.remove(&id);
-                core.cancel(now, id.0, id.1);
-            }
+            Some(Entry::Sending { .. }) => self.release(core, now, id, false),
             _ => self.compute_here(core, now, id, 0, "its page set failed"),
+        }
+    }
+
+    /// What was computed here for another worker is not needed here any more; what runs here goes on, unless it was taken
+    /// over.
+    fn release(&mut self, core: &mut Batch, now: Time, id: Id, taken: bool) {
+        self.entries.remove(&id);
+        if !core.end_lending(now, id.0, id.1, taken) {
+            core.cancel(now, id.0, id.1);
         }
     }
 

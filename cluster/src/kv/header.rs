@@ -42,6 +42,8 @@ pub enum KvHeader {
         window: u32,
         /// The request ([`encode_spec`](super::encode_spec)); at most [`MAX_SPEC_BYTES`].
         spec: Vec<u8>,
+        /// The receiver takes over what runs at the sender as this attempt; none: a prompt is to be computed.
+        takes: Option<u32>,
     },
     /// From the sender: the request is being computed.
     Accepted {

@@ -66,6 +66,7 @@ pub(super) fn one_of_each() -> Vec<KvHeader> {
             reserved: true,
             window: 16,
             spec: vec![1, 2, 3],
+            takes: Some(2),
         },
         KvHeader::Accepted { transfer, generation },
         KvHeader::Refused {
@@ -124,25 +125,36 @@ pub(super) fn any_header() -> impl Strategy<Value = KvHeader> {
     ];
     let lists = || (vec(any::<u64>(), 0..64), vec(any::<[u8; 16]>(), 0..64));
     prop_oneof![
-        (ids, any::<[u8; 32]>(), any::<[u32; 7]>(), any::<[bool; 2]>(), vec(any::<u8>(), 0..300)).prop_map(
-            |([transfer, generation], fingerprint, n, [want_pages, reserved], spec)| KvHeader::Ask {
-                transfer,
-                generation,
-                fingerprint,
-                layout: WireLayout {
-                    page_tokens: n[0],
-                    layers: n[1],
-                    kv_heads: n[2],
-                    head_dim: n[3],
-                    element_bytes: n[4]
-                },
-                first_page: n[5],
-                want_pages,
-                reserved,
-                window: n[6],
-                spec,
-            }
-        ),
+        (
+            ids,
+            any::<[u8; 32]>(),
+            any::<[u32; 7]>(),
+            any::<[bool; 2]>(),
+            vec(any::<u8>(), 0..300),
+            any::<Option<u32>>()
+        )
+            .prop_map(
+                |([transfer, generation], fingerprint, n, [want_pages, reserved], spec, takes)| {
+                    KvHeader::Ask {
+                        transfer,
+                        generation,
+                        fingerprint,
+                        layout: WireLayout {
+                            page_tokens: n[0],
+                            layers: n[1],
+                            kv_heads: n[2],
+                            head_dim: n[3],
+                            element_bytes: n[4],
+                        },
+                        first_page: n[5],
+                        want_pages,
+                        reserved,
+                        window: n[6],
+                        spec,
+                        takes,
+                    }
+                }
+            ),
         ids.prop_map(|[transfer, generation]| KvHeader::Accepted { transfer, generation }),
         (ids, code, text).prop_map(|([transfer, generation], code, why)| KvHeader::Refused {
             transfer,

@@ -222,6 +222,20 @@ pub enum ToWorker {
         /// The sequence so far: the prompt, and the output as resumed tokens of one choice.
         spec: Box<RequestSpec>,
     },
+    /// Take a running request over from the worker that generates for it, as soon as there is a place for it; answered like
+    /// [`ToWorker::Submit`].
+    Take {
+        /// The life of the worker that is meant.
+        to: WorkerId,
+        /// Who generates.
+        from: WorkerId,
+        /// The attempt that it has there.
+        takes: Attempt,
+        /// Where the tokens go.
+        gateway: NodeId,
+        /// The request with its output so far.
+        spec: Box<RequestSpec>,
+    },
     /// Nobody waits for the attempt any more.
     Cancel {
         /// The request.
@@ -346,7 +360,9 @@ impl Message for ToWorker {
 
     fn request(&self) -> Option<(RequestId, Attempt)> {
         match self {
-            Self::Submit { spec, .. } | Self::Fetch { spec, .. } => Some((spec.id, spec.attempt)),
+            Self::Submit { spec, .. } | Self::Fetch { spec, .. } | Self::Take { spec, .. } => {
+                Some((spec.id, spec.attempt))
+            }
             Self::Cancel { request, attempt }
             | Self::CancelChoice { request, attempt, .. }
             | Self::Grant { request, attempt, .. } => Some((*request, *attempt)),
@@ -356,7 +372,9 @@ impl Message for ToWorker {
 
     fn deadline(&self) -> Option<Time> {
         match self {
-            Self::Submit { spec, .. } | Self::Fetch { spec, .. } => Some(spec.deadline),
+            Self::Submit { spec, .. } | Self::Fetch { spec, .. } | Self::Take { spec, .. } => {
+                Some(spec.deadline)
+            }
             Self::Cancel { .. }
             | Self::CancelChoice { .. }
             | Self::Grant { .. }
@@ -367,7 +385,7 @@ impl Message for ToWorker {
     }
 
     fn set_deadline(&mut self, deadline: Time) {
-        if let Self::Submit { spec, .. } | Self::Fetch { spec, .. } = self {
+        if let Self::Submit { spec, .. } | Self::Fetch { spec, .. } | Self::Take { spec, .. } = self {
             spec.deadline = deadline;
         }
     }

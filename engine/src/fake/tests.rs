@@ -197,7 +197,9 @@ fn serve(seed: u64) -> u64 {
                 BatchEffect::Failed { reason, .. } | BatchEffect::Late { reason, .. } => {
                     panic!("seed {seed}: {reason}")
                 }
-                BatchEffect::Preempted { .. } | BatchEffect::PromptLogprobs { .. } => {}
+                BatchEffect::Preempted { .. }
+                | BatchEffect::PromptLogprobs { .. }
+                | BatchEffect::TakenOver { .. } => {}
             }
         }
         if finished == 20 {

@@ -1,7 +1,8 @@
 //! What always holds between two calls.
 
-use super::seq::{Choice, Place, Seq};
+use super::seq::{Choice, Place, Request, Seq};
 use super::slab::Key;
+use super::transfer::Transfer;
 use super::{Batch, Flight};
 use crate::ensure_invariant;
 use crate::invariant::Broken;
@@ -29,6 +30,7 @@ impl Batch {
         );
         self.check_queues()?;
         self.check_requests()?;
+        self.check_lent()?;
         for (key, seq) in self.seqs.iter() {
             self.check_seq(key, seq)?;
         }
@@ -200,6 +202,20 @@ impl Batch {
         Ok(())
     }
 
+    /// What is lent is here, and nothing else says that it is lent.
+    fn check_lent(&self) -> Result<(), Broken> {
+        let lent = |request: &Request| matches!(request.transfer, Transfer::Lend { .. });
+        let says = self.requests.iter().filter(|(_, request)| lent(request)).count();
+        let known = self.lent.values().filter(|key| self.requests.get(**key).is_some_and(lent)).count();
+        ensure_invariant!(
+            says == self.lent.len() && known == says,
+            "lent_once",
+            "{says} requests are lent, {known} of {} are known",
+            self.lent.len()
+        );
+        Ok(())
+    }
+
     fn check_seq(&self, key: Key, seq: &Seq) -> Result<(), Broken> {
         let room = seq.pages.len() as u32 * self.config.page_tokens;
         ensure_invariant!(
@@ -250,12 +266,9 @@ impl Batch {
             seq.output.len()
         );
         let waits = match seq.place {
-            Place::Fresh
-            | Place::Resuming
-            | Place::Running
-            | Place::Expected
-            | Place::Receiving
-            | Place::Held => false,
+            Place::Fresh | Place::Resuming | Place::Running | Place::Expected | Place::Receiving => false,
+            // It may have used it before it was kept.
+            Place::Held => !self.has_credit(key),
             // There may be no slot for it.
             Place::Paused => !self.has_credit(key) || !self.woken,
             Place::Stalled => true,

@@ -121,6 +121,7 @@ impl Batch {
             self.end_prefill(slice.seq, drawn);
         } else {
             self.end_computing(slice.seq, drawn, forks);
+            self.keep_lent(slice.seq);
         }
     }
 
@@ -146,7 +147,7 @@ impl Batch {
     }
 
     /// Sends a token; says whether the choice ends with it.
-    fn deliver(&mut self, request: Key, choice: u32, index: u32, drawn: &Drawn) -> Option<Finish> {
+    pub(super) fn deliver(&mut self, request: Key, choice: u32, index: u32, drawn: &Drawn) -> Option<Finish> {
         let request = &mut self.requests[request];
         let len = request.spec.prompt.len() as u32 + index + 1;
         let finish = request.finish(drawn.token, len);

@@ -34,6 +34,9 @@ pub(super) enum Transfer {
     /// Its prompt is computed here for another worker, which has been told of the first `reported` pages, in chunks of at
     /// most `chunk` tokens; `open`: that worker has pages for it.
     Send { reported: u32, chunk: u32, open: bool },
+    /// It runs here, and another worker takes it over as attempt `to` ([`Batch::lend`]), which has its first `known`
+    /// tokens of output.
+    Lend { to: Attempt, known: u32 },
 }
 
 /// News for whoever moves pages between workers.
@@ -178,7 +181,9 @@ impl Batch {
 
     /// The content of a request's pages has come, and with it the first token of each choice; `cached` of its prompt's
     /// tokens were not computed anywhere. Without `pages` only tokens have come, which is enough where all choices end
-    /// with them. False, and nothing has changed, where the request does not wait for this, or needs more than has come.
+    /// with them. Of a request that another worker was generating for, more than one token may have come, in order
+    /// ([`Batch::grow_received`]). False, and nothing has changed, where the request does not wait for this, or needs more
+    /// than has come.
     pub fn received(
         &mut self,
         now: Time,
@@ -192,8 +197,18 @@ impl Batch {
         if !(pages || self.ends_with(owner, key, drawn)) || !self.are_drawn(owner, key, drawn) {
             return false;
         }
+        // All but the last are computed too.
+        let more = if self.seqs[key].joint { 0 } else { drawn.len() as u32 - 1 };
+        let seq = &self.seqs[key];
+        if pages && seq.len() + more > (seq.pages.len() as u32 * self.config.page_tokens).min(seq.limit - 1) {
+            return false;
+        }
         self.clock = self.clock.max(now);
         let before = self.take_back(owner, key);
+        let (more, drawn) = drawn.split_at(more as usize);
+        if !more.is_empty() && !self.repeat(owner, key, more) {
+            return true;
+        }
         let len = self.seqs[key].len();
         self.seqs[key].computed = len;
         self.spare_charge(owner, key);
@@ -295,7 +310,7 @@ impl Batch {
     pub(super) const fn chunk_of(request: &Request) -> u32 {
         match request.transfer {
             Transfer::Send { chunk, .. } => chunk,
-            Transfer::None | Transfer::Receive { .. } => u32::MAX,
+            Transfer::None | Transfer::Receive { .. } | Transfer::Lend { .. } => u32::MAX,
         }
     }
 
@@ -328,6 +343,38 @@ impl Batch {
         true
     }
 
+    /// Takes over tokens that another worker has drawn and computed. False where the request has ended with one.
+    fn repeat(&mut self, owner: Key, key: Key, drawn: &[Drawn]) -> bool {
+        let choice = self.seqs[key].choice;
+        for token in drawn {
+            let index = self.seqs[key].output.len() as u32;
+            let allowed = &mut self.requests[owner].allowed[choice as usize];
+            // Its gateway granted them there.
+            *allowed = (*allowed).max(index + 2);
+            if self.deliver(owner, choice, index, token).is_some() {
+                self.end_choice(owner, choice);
+                return false;
+            }
+            self.seqs[key].output.push(token.token);
+        }
+        true
+    }
+
+    /// More content comes than pages were reserved for: gives the request `count` more, if there are so many and it may
+    /// have them.
+    pub fn grow_received(&mut self, request: RequestId, attempt: Attempt, count: u32) -> Option<Vec<PageId>> {
+        let (_, key) = self.set_aside_as(request, attempt, Place::Receiving)?;
+        let seq = &self.seqs[key];
+        let most = seq.limit.div_ceil(self.config.page_tokens);
+        if seq.pages.len() as u32 + count > most || self.table.available() < count {
+            return None;
+        }
+        let pages: Option<Vec<PageId>> = (0..count).map(|_| self.table.take()).collect();
+        let pages = pages?;
+        self.seqs[key].pages.extend_from_slice(&pages);
+        Some(pages)
+    }
+
     /// Tells of pages that have become full, where the sequence is computed for another worker.
     pub(super) fn report_full_pages(&mut self, key: Key) {
         let seq = &self.seqs[key];
@@ -347,6 +394,9 @@ impl Batch {
 
     /// A sequence has lost its pages: what was told of them no longer holds.
     pub(super) fn recall_pages(&mut self, owner: Key) {
+        if self.recall_lent(owner) {
+            return;
+        }
         let request = &mut self.requests[owner];
         let Transfer::Send { reported, .. } = &mut request.transfer else { return };
         if std::mem::take(reported) > 0 {
@@ -396,7 +446,11 @@ impl Batch {
     /// A request is gone: whoever moves its pages hears of it.
     pub(super) fn drop_transfer(&mut self, request: &Request, reason: Option<&str>) {
         if request.transfer != Transfer::None {
-            let (id, attempt) = (request.spec.id, request.spec.attempt);
+            let (id, mut attempt) = (request.spec.id, request.spec.attempt);
+            if let Transfer::Lend { to, .. } = request.transfer {
+                self.lent.remove(&(id, to));
+                attempt = to;
+            }
             let reason = reason.map(str::to_owned);
             self.kv_work.push(KvWork::Dropped { request: id, attempt, reason });
         }

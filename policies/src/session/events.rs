@@ -40,10 +40,7 @@ impl Session {
         for (choice, resumed) in self.choices.iter_mut().zip(&spec.resumed) {
             choice.granted = spec.allowance(resumed);
         }
-        // Whoever was left while it was fine can give what it has computed.
-        let source = self.source.take().filter(|source| *source != plan.worker);
-        let (worker, prefill) = (plan.worker.clone(), plan.prefill.clone().or(source));
-        self.moves_elsewhere(&worker, fx);
+        let (worker, prefill) = (plan.worker.clone(), plan.prefill.clone());
         fx.push(SessionEffect::Submit { worker, prefill, spec: Box::new(spec) });
         self.at = Some(plan.worker);
         self.prefill = plan.prefill;
@@ -63,9 +60,6 @@ impl Session {
             fx.push(SessionEffect::Release { request: self.spec.id, attempt });
         }
         let text = reason.to_string();
-        if self.pin().is_some() {
-            return self.go_on_elsewhere(text, fx);
-        }
         let failure = match reason {
             Rejection::UnknownModel(model) => Failure::UnknownModel(model.to_string()),
             Rejection::NoWorker(_) | Rejection::NoPrefill(_) | Rejection::Timeout(_) => {
@@ -79,25 +73,18 @@ impl Session {
     }
 
     /// The worker took the request.
-    pub fn accepted(&mut self, _now: Time, attempt: Attempt, fx: &mut Vec<SessionEffect>) {
+    pub fn accepted(&mut self, _now: Time, attempt: Attempt, _fx: &mut Vec<SessionEffect>) {
         if self.is_at_worker(attempt) {
             self.accepted = true;
-            self.end_move(fx);
         }
     }
 
     /// The worker did not take the request.
     #[expect(clippy::needless_pass_by_value, reason = "an event, given away like the others")]
     pub fn refused(&mut self, now: Time, attempt: Attempt, reason: Refusal, fx: &mut Vec<SessionEffect>) {
-        if !self.is_at_worker(attempt) {
-            return;
-        }
         let text = reason.to_string();
-        if self.pin().is_some() {
-            let turned_down = self.at.clone().filter(|worker| !self.avoid.contains(worker));
-            self.avoid.extend(turned_down);
-            self.leave(false, fx);
-            return self.go_on_elsewhere(text, fx);
+        if self.not_taken(attempt, &text, fx) || !self.is_at_worker(attempt) {
+            return;
         }
         match reason {
             Refusal::QueueFull { .. } | Refusal::Draining => {
@@ -114,7 +101,10 @@ impl Session {
 
     /// A token came. Tokens of old attempts and those that were delivered are dropped.
     pub fn token(&mut self, now: Time, event: &TokenEvent, fx: &mut Vec<SessionEffect>) {
-        if event.seq.request != self.spec.id || !self.is_at_worker(event.seq.attempt) {
+        if event.seq.request != self.spec.id
+            || self.token_of_target(now, event, fx)
+            || !self.is_at_worker(event.seq.attempt)
+        {
             return;
         }
         let max = self.spec.max_tokens;
@@ -139,9 +129,6 @@ impl Session {
         }
         choice.ended = event.finish;
         let (choice, ended) = (event.seq.choice, event.finish.is_some());
-        if first {
-            self.end_move(fx);
-        }
         fx.push(SessionEffect::Deliver(event));
         if first && self.prefill.is_some() {
             let (request, attempt) = (self.spec.id, self.spec.attempt);
@@ -150,6 +137,7 @@ impl Session {
         if ended {
             self.choice_ended(choice, cut, fx);
         }
+        self.switch_if_due(now, fx);
     }
 
     /// Log-probabilities of the prompt came, the first for position `first`.
@@ -180,7 +168,7 @@ impl Session {
 
     /// The worker is done with the attempt. After the last token of the last choice this changes nothing.
     pub fn done(&mut self, now: Time, attempt: Attempt, _usage: Usage, fx: &mut Vec<SessionEffect>) {
-        if !self.is_at_worker(attempt) {
+        if self.not_taken(attempt, "the target ended it", fx) || !self.is_at_worker(attempt) {
             return;
         }
         let max = self.spec.max_tokens as usize;
@@ -209,7 +197,7 @@ impl Session {
         reason: String,
         fx: &mut Vec<SessionEffect>,
     ) {
-        if self.is_at_worker(attempt) {
+        if !self.not_taken(attempt, &reason, fx) && self.is_at_worker(attempt) {
             let late = now >= self.spec.deadline;
             self.end(Some(if late { Failure::Deadline } else { Failure::Engine(reason) }), false, fx);
         }
@@ -217,7 +205,7 @@ impl Session {
 
     /// The worker gave the request up: it could not be done in time any more.
     pub fn late_at_worker(&mut self, attempt: Attempt, reason: String, fx: &mut Vec<SessionEffect>) {
-        if self.is_at_worker(attempt) {
+        if !self.not_taken(attempt, &reason, fx) && self.is_at_worker(attempt) {
             self.end(Some(Failure::Hopeless(reason)), false, fx);
         }
     }
@@ -228,8 +216,7 @@ impl Session {
         if self.prefill.as_ref() == Some(worker) && !self.avoid.contains(worker) {
             self.avoid.push(worker.clone());
         }
-        self.source.take_if(|source| source == worker);
-        if self.fetching_to() == Some(worker) {
+        if self.moving_to() == Some(worker) {
             self.drop_move(Migrated::Stayed(format!("the worker {worker} was lost")), fx);
         }
         if self.at.as_ref() == Some(worker) {
@@ -295,7 +282,7 @@ impl Session {
         self.phase == Phase::Placing && self.retry_at.is_none()
     }
 
-    fn is_at_worker(&self, attempt: Attempt) -> bool {
+    pub(super) fn is_at_worker(&self, attempt: Attempt) -> bool {
         attempt == self.spec.attempt && self.at.is_some()
     }
 
@@ -315,7 +302,7 @@ impl Session {
     }
 
     /// Leaves the current attempt and places the rest of the request again; fails with `failure` when no retry is left.
-    fn retry(&mut self, now: Time, failure: Failure, running: bool, fx: &mut Vec<SessionEffect>) {
+    pub(super) fn retry(&mut self, now: Time, failure: Failure, running: bool, fx: &mut Vec<SessionEffect>) {
         if self.retries >= self.config.retry_limit {
             return self.end(Some(failure), running, fx);
         }
@@ -380,7 +367,7 @@ impl Session {
     }
 
     /// The request as the worker of this attempt gets it.
-    fn submission(&self) -> RequestSpec {
+    pub(super) fn submission(&self) -> RequestSpec {
         let resumed = self
             .choices
             .iter()

@@ -1,25 +1,33 @@
 //! A session moves to another worker while its stream runs.
 //!
 //! ```text
-//!  (Choosing) ──▶ Fetching ──▶ Switching ──▶ moved
-//!  the controller  the target    the source stops, the target
-//!  names a target  fetches pages  goes on from the last token
+//!  (Choosing) ──▶ Fetching ───────▶ Taking ────────────────────────▶ moved
+//!  the controller  the target        the target is booked, has the
+//!  names a target  fetches pages     request and takes the rest over;
+//!                                    its first token is the switch
 //! ```
 //!
-//! Nothing has changed for anybody before the switch: the source goes on decoding while the target fetches the pages that
-//! are full, and whatever fails until then leaves the session where it was. The switch is a placement like any other,
-//! pinned to the target, which then lacks what was produced meanwhile and has it from the source or computes it. Where the
-//! target does not take it after all the session goes on wherever there is room; that is no retry, for nothing was lost.
+//! The source goes on all the time. The target fetches the pages that are full; then it is booked and gets the request as
+//! it stands, and when it has a place for it, it asks the source for the rest ([`SessionEffect::Take`]). The source stops at
+//! the end of its step and hands over what the target lacks: the page that is not full and the tokens that were drawn
+//! meanwhile. The target goes on with the next token, as the source would have. Its first token here is the switch: the
+//! source's attempt is over then. Whatever fails before that leaves the session where it was, for a source whose pages are
+//! not taken over after all goes on by itself. One that has let go says so ([`Session::taken_over`]), so that the loss of
+//! the target in that moment is a loss like any other.
+//!
+//! Tokens that both ends have are counted by index and shown once. Those that the target repeats come without their
+//! log-probabilities, which it does not know; where they are asked for, the source's are waited for.
 //!
 //! What the state beside the tokens consists of stays at the gateway (text held back, grammar) or is a function of the
 //! tokens (draws, penalties), so that the tokens alone travel. Requests of several choices move like others: the target
-//! fetches the prompt and the longest choice, and computes what it lacks of the others.
+//! fetches the prompt and the longest choice, and computes what it lacks of the others while the source goes on.
 //!
 //! Each part of a migration has an attempt number of its own, so that a late message of one is nothing to another.
 
 use config::ids::{Attempt, WorkerId};
 
-use super::{Phase, Session, SessionEffect};
+use super::{Failure, Phase, Session, SessionEffect};
+use crate::batch::TokenEvent;
 use crate::ensure_invariant;
 use crate::invariant::Broken;
 use crate::placement::PlaceRequest;
@@ -32,7 +40,7 @@ pub const MIGRATE_WITHIN: Span = Span::from_secs(30);
 /// Times that a request may be moved.
 pub const MAX_MIGRATIONS: u32 = 64;
 
-/// Attempt numbers that one migration uses at most: for the choice, the fetch, the switch, and for going on elsewhere.
+/// Attempt numbers that one migration uses at most: for the choice, the fetch, what takes over, and for going on elsewhere.
 const ATTEMPTS: u32 = 4;
 
 /// Why a session cannot be moved now.
@@ -64,7 +72,7 @@ pub enum Migrated {
     },
     /// It was given up before the switch, for this reason; the session is where it was.
     Stayed(String),
-    /// The source was lost, or the target did not take it after all; the session goes on where there is room.
+    /// The source was lost; the session goes on where there is room.
     Elsewhere(String),
     /// The request ended meanwhile.
     Ended,
@@ -84,22 +92,32 @@ impl Migrated {
 }
 
 /// Where a migration stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Move {
     /// The controller is asked for a target.
     Choosing { attempt: Attempt, until: Time },
     /// The target fetches the pages.
     Fetching { to: WorkerId, attempt: Attempt, until: Time },
-    /// The source is left; the target is asked for, or has the request and has not said that it takes it.
-    Switching { from: WorkerId, to: WorkerId },
+    /// The target is asked for, or has the request (`sent`) and has produced nothing of it.
+    Taking { to: WorkerId, attempt: Attempt, until: Time, sent: Option<Sent> },
+}
+
+/// The request as the target got it, and what has come of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Sent {
+    /// How far each choice may go there.
+    granted: Vec<u32>,
+    /// Tokens of the target that are ahead of those of the source.
+    early: Vec<TokenEvent>,
 }
 
 impl Move {
     /// When it is given up.
     pub(super) const fn until(&self) -> Option<Time> {
         match self {
-            Self::Choosing { until, .. } | Self::Fetching { until, .. } => Some(*until),
-            Self::Switching { .. } => None,
+            Self::Choosing { until, .. } | Self::Fetching { until, .. } | Self::Taking { until, .. } => {
+                Some(*until)
+            }
         }
     }
 }
@@ -151,24 +169,21 @@ impl Session {
         result: Result<(), String>,
         fx: &mut Vec<SessionEffect>,
     ) {
-        let Some(Move::Fetching { to, attempt: fetching, .. }) = &self.moving else { return };
+        let Some(Move::Fetching { to, attempt: fetching, until }) = &self.moving else { return };
         if *fetching != attempt {
             return;
         }
-        match (result, self.at.clone()) {
-            (Ok(()), Some(from)) => {
-                let to = to.clone();
-                self.leave(true, fx);
-                self.source = Some(from.clone());
-                self.moving = Some(Move::Switching { from, to });
-                self.spec.attempt = self.next_attempt();
-                self.place(fx);
+        let (to, until) = (to.clone(), *until);
+        match result {
+            Ok(()) => {
+                let attempt = self.next_attempt();
+                self.moving = Some(Move::Taking { to, attempt, until, sent: None });
+                fx.push(SessionEffect::Choose(PlaceRequest { attempt, ..self.place_request() }));
             }
-            (Err(why), _) => {
+            Err(why) => {
                 self.moving = None;
                 fx.push(SessionEffect::Migration(Migrated::Stayed(why)));
             }
-            (Ok(()), None) => {}
         }
     }
 
@@ -178,22 +193,37 @@ impl Session {
         self.moving.is_some()
     }
 
-    /// The worker that fetches the pages of this session.
+    /// The worker that this session is about to move to, from when it fetches pages.
     #[must_use]
-    pub const fn fetching_to(&self) -> Option<&WorkerId> {
+    pub const fn moving_to(&self) -> Option<&WorkerId> {
         match &self.moving {
-            Some(Move::Fetching { to, .. }) => Some(to),
-            _ => None,
+            Some(Move::Fetching { to, .. } | Move::Taking { to, .. }) => Some(to),
+            Some(Move::Choosing { .. }) | None => None,
         }
     }
 
-    /// Whether the controller is asked for a target under this attempt.
-    pub(super) fn is_choosing(&self, attempt: Attempt) -> bool {
-        matches!(&self.moving, Some(Move::Choosing { attempt: asked, .. }) if *asked == attempt)
+    /// Whether this attempt is that of a target which has the request, to take it over.
+    #[must_use]
+    pub fn is_taken_over_as(&self, attempt: Attempt) -> bool {
+        matches!(&self.moving, Some(Move::Taking { attempt: a, sent: Some(_), .. }) if *a == attempt)
     }
 
-    /// The controller names a target. What it has booked is given back: the pages are fetched first.
+    /// Whether the controller is asked for a target, or for a place at it, under this attempt.
+    pub(super) fn is_choosing(&self, attempt: Attempt) -> bool {
+        match &self.moving {
+            Some(Move::Choosing { attempt: asked, .. } | Move::Taking { attempt: asked, sent: None, .. }) => {
+                *asked == attempt
+            }
+            _ => false,
+        }
+    }
+
+    /// The controller names a target, or has booked the one that was named. What is booked for a choice is given back: the
+    /// pages are fetched first.
     pub(super) fn chosen(&mut self, to: WorkerId, fx: &mut Vec<SessionEffect>) {
+        if matches!(self.moving, Some(Move::Taking { .. })) {
+            return self.booked(&to, fx);
+        }
         let Some(Move::Choosing { until, .. }) = self.moving else { return };
         if self.at.as_ref() == Some(&to) {
             return self.drop_move(Migrated::Stayed("no other worker can take the request".to_owned()), fx);
@@ -204,6 +234,114 @@ impl Session {
         if let Some(at) = self.at.clone() {
             self.fetch(to, at, until, fx);
         }
+    }
+
+    /// The target is booked: it gets the request as it stands now. A controller that knows of no pins has booked another.
+    fn booked(&mut self, worker: &WorkerId, fx: &mut Vec<SessionEffect>) {
+        let (Some(Move::Taking { to, attempt, .. }), Some(from)) = (&self.moving, self.at.clone()) else {
+            return;
+        };
+        if to != worker {
+            let why = format!("the controller has chosen {worker}");
+            return self.drop_move(Migrated::Stayed(why), fx);
+        }
+        let (to, attempt) = (to.clone(), *attempt);
+        let spec = RequestSpec { attempt, ..self.submission() };
+        let granted = spec.resumed.iter().map(|choice| spec.allowance(choice)).collect();
+        if let Some(Move::Taking { sent, .. }) = &mut self.moving {
+            *sent = Some(Sent { granted, early: Vec::new() });
+        }
+        let takes = self.spec.attempt;
+        self.lent = Some(takes);
+        fx.push(SessionEffect::Take { to, from, takes, spec: Box::new(spec) });
+    }
+
+    /// A token of the target; says whether it is one. The first one of use is the switch.
+    pub(super) fn token_of_target(
+        &mut self,
+        now: Time,
+        event: &TokenEvent,
+        fx: &mut Vec<SessionEffect>,
+    ) -> bool {
+        if !self.is_taken_over_as(event.seq.attempt) {
+            return false;
+        }
+        // One that the target repeats.
+        let repeated = self.spec.sampling.logprobs.is_some() && event.logprobs.is_none();
+        if !repeated && let Some(Move::Taking { sent: Some(sent), .. }) = &mut self.moving {
+            sent.early.push(event.clone());
+            self.switch_if_due(now, fx);
+        }
+        true
+    }
+
+    /// Switches where the target has come as far as the source, and the source's tokens have come as far as the target's.
+    pub(super) fn switch_if_due(&mut self, now: Time, fx: &mut Vec<SessionEffect>) {
+        let Some(Move::Taking { sent: Some(sent), .. }) = &self.moving else { return };
+        let shown = |choice: u32| self.choices.get(choice as usize).map_or(0, |c| c.tokens.len() as u32);
+        if sent.early.iter().any(|event| event.index <= shown(event.seq.choice)) {
+            self.switch(now, fx);
+        }
+    }
+
+    /// From now on the target is the worker. The source has stopped, or does so.
+    fn switch(&mut self, now: Time, fx: &mut Vec<SessionEffect>) {
+        let Some(Move::Taking { to, attempt, sent: Some(sent), .. }) =
+            self.moving.take_if(|moving| matches!(moving, Move::Taking { sent: Some(_), .. }))
+        else {
+            return;
+        };
+        let from = self.at.clone().unwrap_or_else(|| to.clone());
+        self.leave(true, fx);
+        self.tally.asked += 1;
+        self.phase = Phase::Streaming;
+        self.spec.attempt = attempt;
+        (self.at, self.accepted) = (Some(to.clone()), true);
+        fx.push(SessionEffect::Switched { worker: to.clone(), attempt });
+        let (request, credit, most) = (self.spec.id, self.spec.credit, self.spec.max_tokens);
+        for ((choice, state), granted) in (0..).zip(&mut self.choices).zip(sent.granted) {
+            state.granted = granted;
+            let (worker, upto) = (to.clone(), state.consumed.saturating_add(credit));
+            if state.ended.is_some() {
+                // It may have ended since the target got the request.
+                fx.push(SessionEffect::CancelChoice { worker, request, attempt, choice });
+            } else if credit > 0 && upto > granted && granted < most {
+                state.granted = upto;
+                fx.push(SessionEffect::Grant { worker, request, attempt, choice, upto });
+            }
+        }
+        fx.push(SessionEffect::Migration(Migrated::Moved { from, to }));
+        for event in sent.early {
+            self.token(now, &event, fx);
+        }
+    }
+
+    /// The worker has let go of the attempt, which another one has taken over. All its tokens have come before this.
+    pub fn taken_over(&mut self, now: Time, attempt: Attempt, fx: &mut Vec<SessionEffect>) {
+        if !self.is_at_worker(attempt) {
+            return;
+        }
+        if self.lent.take_if(|lent| *lent == attempt).is_none() {
+            let text = "the worker let go of the request unasked".to_owned();
+            return self.retry(now, Failure::WorkerLost(text), false, fx);
+        }
+        self.switch(now, fx);
+        if self.is_at_worker(attempt) {
+            // The target was given up in the meantime. That is nobody's fault, and no retry.
+            self.drop_move(Migrated::Stayed("the worker let go of it".to_owned()), fx);
+            self.leave(false, fx);
+            self.spec.attempt = self.next_attempt();
+            self.place(fx);
+        }
+    }
+
+    /// The target does not go on with the request, for this reason; says whether the attempt was its.
+    pub(super) fn not_taken(&mut self, attempt: Attempt, why: &str, fx: &mut Vec<SessionEffect>) -> bool {
+        let its = self.is_taken_over_as(attempt);
+        if its {
+            self.drop_move(Migrated::Stayed(why.to_owned()), fx);
+        }
+        its
     }
 
     /// The controller knows no target; nothing is booked.
@@ -240,33 +378,9 @@ impl Session {
     /// The worker that the next place has to be.
     pub(super) const fn pin(&self) -> Option<&WorkerId> {
         match &self.moving {
-            Some(Move::Switching { to, .. }) => Some(to),
+            Some(Move::Taking { to, .. }) => Some(to),
             _ => None,
         }
-    }
-
-    /// The target has the request.
-    pub(super) fn end_move(&mut self, fx: &mut Vec<SessionEffect>) {
-        if let Some(Move::Switching { from, to }) =
-            self.moving.take_if(|moving| matches!(moving, Move::Switching { .. }))
-        {
-            fx.push(SessionEffect::Migration(Migrated::Moved { from, to }));
-        }
-    }
-
-    /// The controller has placed the request, on another worker than the target where it knows of no pins.
-    pub(super) fn moves_elsewhere(&mut self, worker: &WorkerId, fx: &mut Vec<SessionEffect>) {
-        if self.pin().is_some_and(|pin| pin != worker) {
-            self.drop_move(Migrated::Elsewhere(format!("the controller has chosen {worker}")), fx);
-        }
-    }
-
-    /// The target does not take the request: it is placed where there is room, without counting as a retry. The attempt
-    /// that it was asked under is over.
-    pub(super) fn go_on_elsewhere(&mut self, why: String, fx: &mut Vec<SessionEffect>) {
-        self.drop_move(Migrated::Elsewhere(why), fx);
-        self.spec.attempt = self.next_attempt();
-        self.place(fx);
     }
 
     /// Gives a migration up, wherever it stands.
@@ -278,7 +392,15 @@ impl Session {
             Some(Move::Fetching { to: worker, attempt, .. }) => {
                 fx.push(SessionEffect::CancelAt { worker, request, attempt });
             }
-            Some(Move::Switching { .. }) => {}
+            Some(Move::Taking { to: worker, attempt, sent, .. }) => {
+                if sent.is_some() {
+                    fx.push(SessionEffect::CancelAt { worker, request, attempt });
+                    // The source may have stopped for a target that is silent: it goes on at once.
+                    let source = self.at.clone();
+                    fx.extend(source.map(|worker| SessionEffect::CancelAt { worker, request, attempt }));
+                }
+                fx.push(SessionEffect::Unchoose { request, attempt });
+            }
         }
         fx.push(SessionEffect::Migration(end));
     }
@@ -307,9 +429,8 @@ impl Session {
         let fits = match &self.moving {
             None => true,
             Some(Move::Choosing { .. }) => self.at.is_some(),
-            Some(Move::Fetching { to, .. }) => self.at.as_ref().is_some_and(|at| at != to),
-            Some(Move::Switching { to, .. }) => {
-                self.is_asking() || (self.at.as_ref() == Some(to) && !self.accepted)
+            Some(Move::Fetching { to, .. } | Move::Taking { to, .. }) => {
+                self.at.as_ref().is_some_and(|at| at != to)
             }
         };
         ensure_invariant!(

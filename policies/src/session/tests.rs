@@ -64,6 +64,8 @@ fn names(fx: &[SessionEffect]) -> Vec<String> {
         SessionEffect::Choose(p) => format!("choose/{}", p.attempt),
         SessionEffect::Unchoose { attempt, .. } => format!("unchoose/{attempt}"),
         SessionEffect::Fetch { to, from, spec } => format!("fetch/{}@{to}<{from}", spec.attempt),
+        SessionEffect::Take { to, from, takes, spec } => format!("take/{}@{to}<{takes}@{from}", spec.attempt),
+        SessionEffect::Switched { worker, attempt } => format!("switched/{attempt}@{worker}"),
         SessionEffect::Migration(Migrated::Moved { from, to }) => format!("moved/{from}>{to}"),
         SessionEffect::Migration(end) => end.as_str().into(),
         SessionEffect::Finished => "finished".into(),

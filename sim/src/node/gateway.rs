@@ -244,6 +244,9 @@ impl Gateway {
             BatchEffect::Late { request, attempt, reason } => {
                 self.with(now, request, out, |s, fx| s.late_at_worker(attempt, reason, fx))
             }
+            BatchEffect::TakenOver { request, attempt } => {
+                self.with(now, request, out, |s, fx| s.taken_over(now, attempt, fx))
+            }
             BatchEffect::Preempted { .. } => {
                 self.tally.preempted();
                 Ok(())
@@ -353,6 +356,8 @@ impl Gateway {
                 SessionEffect::Choose(_)
                 | SessionEffect::Unchoose { .. }
                 | SessionEffect::Fetch { .. }
+                | SessionEffect::Take { .. }
+                | SessionEffect::Switched { .. }
                 | SessionEffect::Migration(_) => {}
                 SessionEffect::Finished => outcome = Some(Outcome::Finished),
                 SessionEffect::Failed(failure) => outcome = Some(Outcome::Failed(failure)),

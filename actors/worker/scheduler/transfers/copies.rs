@@ -4,6 +4,7 @@
 use cluster::kv::{PageBuf, PageFill};
 use config::ids::PageId;
 use engine::host::EngineHost;
+use policies::batch::Batch;
 use ractor::ActorRef;
 use tracing::error;
 
@@ -77,6 +78,16 @@ impl Transfers {
                 there(pages.map(|pages| pages.into_iter().map(|(_, page)| page).collect()));
             }),
             None => there(None),
+        }
+    }
+
+    /// A request that ran on elsewhere may come with more pages than it had when it was given its own here.
+    pub(super) fn make_room(&mut self, core: &mut Batch, id: Id, pages: u32) {
+        if let Some(Entry::Receiving { table, .. }) = self.entries.get_mut(&id)
+            && let Some(more) = pages.checked_sub(table.len() as u32).filter(|more| *more > 0)
+            && let Some(grown) = core.grow_received(id.0, id.1, more)
+        {
+            table.extend(grown);
         }
     }
 

@@ -65,7 +65,7 @@ impl Transfers {
             self.fetches.ended.push((gateway, id, Err("the request is about to end".to_owned())));
         } else {
             self.fetches.open.insert(id, gateway);
-            self.entries.insert(id, Entry::Waiting { spec: kept, peer });
+            self.entries.insert(id, Entry::Waiting { spec: kept, peer, takes: None });
         }
     }
 

@@ -60,6 +60,7 @@ const GOLDEN_CREDIT: &str = concat!(
     "0400000000000000",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "0000000000000000000000000000000000000000000000000000000000000000",
+    "0000000000000000",
 );
 
 /// The checksums and the hashes; then tag, transfer, generation, first page, and where and how many the lists are.
@@ -75,6 +76,7 @@ const GOLDEN_PAGES: &str = concat!(
     "0000000000000000000000000000000000000000000000000000000000000000",
     "0000000000000000",
     "0000000000000000",
+    "0000000000000000",
 );
 
 fn ask(spec: usize, layout: PageLayout) -> KvHeader {
@@ -88,6 +90,7 @@ fn ask(spec: usize, layout: PageLayout) -> KvHeader {
         reserved: true,
         window: 8,
         spec: vec![3; spec],
+        takes: None,
     }
 }
 

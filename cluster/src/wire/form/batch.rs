@@ -14,6 +14,7 @@ form_enum!(BatchEffect {
     3 => Failed { request, attempt, reason },
     4 => Preempted { seq, dropped },
     5 => Late { request, attempt, reason },
+    6 => TakenOver { request, attempt },
 });
 
 form_struct!(TokenEvent { seq, index, token, logprobs, finish, cached_tokens });

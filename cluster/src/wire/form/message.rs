@@ -38,4 +38,5 @@ form_enum!(ToWorker {
     5 => KvResync { controller },
     6 => Fetch { to, from, gateway, spec },
     7 => SetRole { role, cause },
+    8 => Take { to, from, takes, gateway, spec },
 });

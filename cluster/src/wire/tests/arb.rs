@@ -92,6 +92,9 @@ pub(super) fn to_worker() -> impl Strategy<Value = ToWorker> {
         2 => (worker(), worker(), node(), spec()).prop_map(|(to, from, gateway, spec)| {
             ToWorker::Fetch { to, from, gateway, spec: Box::new(spec) }
         }),
+        2 => (worker(), worker(), attempt(), node(), spec()).prop_map(|(to, from, takes, gateway, spec)| {
+            ToWorker::Take { to, from, takes, gateway, spec: Box::new(spec) }
+        }),
         1 => (request(), attempt()).prop_map(|(request, attempt)| ToWorker::Cancel { request, attempt }),
         1 => (request(), attempt(), any::<u32>()).prop_map(|(request, attempt, choice)| {
             ToWorker::CancelChoice { request, attempt, choice }
@@ -257,6 +260,7 @@ fn batch_effect() -> impl Strategy<Value = BatchEffect> {
             reason
         }),
         (seq(), any::<u32>()).prop_map(|(seq, dropped)| BatchEffect::Preempted { seq, dropped }),
+        (request(), attempt()).prop_map(|(request, attempt)| BatchEffect::TakenOver { request, attempt }),
         (request(), attempt(), text()).prop_map(|(request, attempt, reason)| BatchEffect::Late {
             request,
             attempt,

@@ -204,6 +204,11 @@ fn to_gateway() {
         &ToGateway::Step { worker: worker.clone(), events: vec![late] },
         "020100000101fb2c010202773109 0105fd010000000000edfe07010178",
     );
+    let taken = BatchEffect::TakenOver { request, attempt };
+    pinned(
+        &ToGateway::Step { worker: worker.clone(), events: vec![taken] },
+        "020100000101fb2c010202773109 0106fd010000000000edfe0701",
+    );
     let logprobs = Logprobs { own: f32::NEG_INFINITY, top: vec![(5, -0.5)] };
     let mut last = token(3);
     if let BatchEffect::Token(event) = &mut last {
@@ -348,6 +353,7 @@ fn to_worker() {
         props: Arc::default(),
         ..spec.clone()
     };
+    let taken = fetched.clone();
     pinned(
         &ToWorker::Fetch {
             to: to.clone(),
@@ -356,6 +362,18 @@ fn to_worker() {
             spec: Box::new(fetched),
         },
         "020301fd010000000000edfe070101fc00ca9a3b0101fb2c0106 02773109 02773109 026731 fd010000000000edfe0701 016d \
+         0101 00 01 010400 00 10 0102 00 00000000 0000803f 00 00000000 0000803f 00000000 00000000 00 00 00 01 00 40 \
+         010173010174fbdc05",
+    );
+    pinned(
+        &ToWorker::Take {
+            to: to.clone(),
+            from: to.clone(),
+            takes: attempt,
+            gateway: gateway.clone(),
+            spec: Box::new(taken),
+        },
+        "020301fd010000000000edfe070101fc00ca9a3b0101fb2c0108 02773109 02773109 01 026731 fd010000000000edfe0701 016d \
          0101 00 01 010400 00 10 0102 00 00000000 0000803f 00 00000000 0000803f 00000000 00000000 00 00 00 01 00 40 \
          010173010174fbdc05",
     );

@@ -52,6 +52,7 @@ pub(super) struct Received {
     pub(super) done: Option<Usage>,
     pub(super) failed: Option<String>,
     pub(super) late: Option<String>,
+    pub(super) taken_over: bool,
     /// By choice.
     pub(super) preempted: BTreeMap<u32, u32>,
 }
@@ -341,6 +342,9 @@ impl Driver {
                 }
                 BatchEffect::Failed { request, attempt, reason } => {
                     self.open((request, attempt)).failed = Some(reason);
+                }
+                BatchEffect::TakenOver { request, attempt } => {
+                    self.open((request, attempt)).taken_over = true;
                 }
                 BatchEffect::Late { request, attempt, reason } => {
                     self.open((request, attempt)).late = Some(reason);

@@ -183,6 +183,8 @@ pub struct Receiver {
     config: HandoffConfig,
     key: TransferKey,
     wanted: Wanted,
+    /// Tokens that the sender may have computed at most.
+    most: u32,
     /// Pages from here on are not taken.
     limit: u32,
     phase: Phase,
@@ -241,6 +243,7 @@ impl Receiver {
             config: HandoffConfig { window_pages: config.window_pages.max(1), ..config },
             key,
             wanted: Wanted { cached_pages: cached, ..wanted },
+            most: wanted.tokens,
             limit,
             phase: Phase::New,
             room: Room::Reserved,
@@ -255,6 +258,16 @@ impl Receiver {
             report: TransferReport::new(),
             tally: Tally::default(),
         }
+    }
+
+    /// The sequence is being generated at the sender, which may have computed up to `tokens` tokens of it by now.
+    #[must_use]
+    pub fn up_to(mut self, tokens: u32) -> Self {
+        self.most = tokens.max(self.wanted.tokens);
+        if self.wanted.pages {
+            self.limit = self.most.div_ceil(self.wanted.page_tokens);
+        }
+        self
     }
 
     /// Asks for the pages.

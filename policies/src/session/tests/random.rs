@@ -53,7 +53,13 @@ impl Life {
         for effect in &self.fx[self.seen..] {
             match effect {
                 SessionEffect::Place(p) => self.asked.push(p.attempt.0),
-                SessionEffect::Submit { spec, .. } => {
+                SessionEffect::Switched { attempt, .. } => {
+                    let before = self.choosing.len();
+                    self.choosing.retain(|a| *a != attempt.0);
+                    assert_eq!(self.choosing.len() + 1, before, "booked");
+                    self.asked.push(attempt.0);
+                }
+                SessionEffect::Submit { spec, .. } | SessionEffect::Take { spec, .. } => {
                     let next = spec.resumed.iter().map(|r| match r.ended {
                         true => (u32::MAX, 0),
                         false => (r.tokens.len() as u32, spec.allowance(r)),
@@ -117,6 +123,7 @@ impl Life {
                     s.fetched(T, Attempt(fetched), result.clone(), fx);
                 }
             }
+            23 if rng.below(3) == 0 => s.taken_over(T, attempt, fx),
             23 => s.fetched(T, attempt, Ok(()), fx),
             0..=2 => s.placed(
                 T,
@@ -129,8 +136,9 @@ impl Life {
                 if s.phase() == Phase::Placing && attempt == s.spec().attempt && asked {
                     self.rejected.push(attempt.0);
                 }
-                // A target that is turned down needs no giving back.
-                self.choosing.retain(|a| *a != attempt.0);
+                // A target that is turned down needs no giving back; one that is booked is not turned down.
+                let booked = s.is_taken_over_as(attempt);
+                self.choosing.retain(|a| *a != attempt.0 || booked);
                 s.rejected(T, attempt, Rejection::QueueFull { queued: 1 }, fx);
             }
             4 if rng.below(3) == 0 => s.refused(T, attempt, Refusal::Draining, fx),

@@ -367,7 +367,8 @@ impl Transfers {
             BatchEffect::PromptLogprobs { request, attempt, .. }
             | BatchEffect::Done { request, attempt, .. }
             | BatchEffect::Failed { request, attempt, .. }
-            | BatchEffect::Late { request, attempt, .. } => (*request, *attempt),
+            | BatchEffect::Late { request, attempt, .. }
+            | BatchEffect::TakenOver { request, attempt } => (*request, *attempt),
         };
         self.sends(id)
     }

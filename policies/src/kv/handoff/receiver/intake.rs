@@ -123,8 +123,8 @@ impl Receiver {
         let all = last.tokens.div_ceil(self.wanted.page_tokens);
         let cause = if self.room != Room::Reserved {
             Some(Cause::OverCredit)
-        } else if self.wanted.tokens != last.tokens {
-            Some(Cause::WrongTokens { expected: self.wanted.tokens, got: last.tokens })
+        } else if last.tokens < self.wanted.tokens || last.tokens > self.most {
+            Some(Cause::WrongTokens { expected: self.most, got: last.tokens })
         } else if !drawn {
             Some(Cause::NoTokens)
         } else if let Some(cause) = self.objection(piece) {

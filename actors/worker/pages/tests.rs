@@ -1,0 +1,143 @@
+//! Page sets that end in the middle of their requests, at a scheduler without other workers.
+
+use cluster::wire::{ToGateway, ToWorker};
+use config::ids::WorkerId;
+use config::{Config, Dur};
+use engine::fake::{FakeEngine, FakeOptions, fake_card};
+use policies::batch::{BatchConfig, BatchEffect};
+use ractor::{call_t, registry};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::doors::{Doors, WorkerStats};
+use crate::testing::{listener, request};
+use crate::worker::load::StepAge;
+use crate::worker::orderer::orders;
+use crate::worker::scheduler::{Scheduler, SchedulerArgs};
+
+struct Rig {
+    scheduler: ActorRef<SchedulerMsg>,
+    told: mpsc::Receiver<ToGateway>,
+}
+
+impl Rig {
+    async fn start() -> Self {
+        let doors = Doors::default();
+        let told = listener(&doors, "g").await;
+        let mut config = Config::default();
+        config.engine.fake.step_overhead = Dur::from_millis(1);
+        let engine = Box::new(FakeEngine::new(FakeOptions::from_config(&config.engine)));
+        let fingerprint = fake_card("fake", 8192, 16).fingerprint;
+        // A prompt of some length takes many steps.
+        let batch = BatchConfig {
+            max_batch_tokens: 16,
+            max_running: 8,
+            ..BatchConfig::sized(16, 1024, 8192, fingerprint)
+        };
+        let args = SchedulerArgs {
+            doors,
+            worker: WorkerId::new("w".into(), 1),
+            batch,
+            engine,
+            age: StepAge::default(),
+            orders: orders(&config),
+            kv: None,
+            kv_events: None,
+        };
+        let (scheduler, _) = Actor::spawn(None, Scheduler, args).await.unwrap();
+        Self { scheduler, told }
+    }
+
+    fn submit(&self, number: u64, prompt: u32, max_tokens: u32) {
+        let spec = RequestSpec { prompt: (0..prompt).collect(), ..request(number, max_tokens) };
+        let to = WorkerId::new("w".into(), 1);
+        let submit = ToWorker::Submit { to, gateway: "g".into(), spec: Box::new(spec), prefill: None };
+        self.scheduler.cast(SchedulerMsg::Wire(submit)).unwrap();
+    }
+
+    fn set_of(&self, number: u64) -> Option<ActorRef<PageSetMsg>> {
+        let id = RequestId::new(1, number);
+        let name = format!("pages of {id} attempt {} at {}", Attempt(0), self.scheduler.get_id().pid());
+        registry::where_is(name).map(Into::into)
+    }
+
+    /// What is told next of a request that is neither taken nor a token.
+    async fn end(&mut self) -> BatchEffect {
+        loop {
+            if let Some(effect) = self.next().await
+                && !matches!(effect, BatchEffect::Token(_))
+            {
+                return effect;
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Option<BatchEffect> {
+        match tokio::time::timeout(Duration::from_secs(60), self.told.recv())
+            .await
+            .expect("it goes on")
+            .unwrap()
+        {
+            ToGateway::Step { mut events, .. } => events.pop(),
+            _ => None,
+        }
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn(&Self, &WorkerStats) -> bool) {
+        let begun = std::time::Instant::now();
+        loop {
+            let observe = |reply| SchedulerMsg::Observe { base: WorkerStats::default(), reply };
+            let stats = call_t!(self.scheduler, observe, 60_000).unwrap();
+            if holds(self, &stats) {
+                return;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "{what}: {:?}", stats.load);
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// In the middle of a prompt and in the middle of an answer; killed, stopped, and by a defect of its own: the pages are free
+/// and the gateway is told to go on elsewhere. What else runs is untouched.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_set_that_ends_takes_its_request_with_it() {
+    let mut rig = Rig::start().await;
+    let ends: [fn(&ActorRef<PageSetMsg>); 3] =
+        [|set| set.kill(), |set| set.stop(None), |set| set.cast(PageSetMsg::Crash).unwrap()];
+    for (number, end) in (1..).zip(ends) {
+        for (number, prompt, decoding) in [(number, 8000, false), (10 + number, 40, true)] {
+            rig.submit(number, prompt, 4000);
+            rig.until("it runs", |rig, stats| {
+                rig.set_of(number).is_some() && stats.load.pages_used > 0 && stats.load.running == 1
+            })
+            .await;
+            if decoding {
+                while !matches!(rig.next().await, Some(BatchEffect::Token(_))) {}
+            }
+            end(&rig.set_of(number).unwrap());
+            let id = RequestId::new(1, number);
+            assert_eq!(rig.end().await, BatchEffect::TakenOver { request: id, attempt: Attempt(0) });
+            rig.until("nothing is held", |_, stats| stats.load.requests == 0 && stats.load.pages_used == 0)
+                .await;
+        }
+    }
+    rig.submit(99, 40, 5);
+    assert!(matches!(rig.end().await, BatchEffect::Done { request, .. } if request.number == 99));
+}
+
+/// A request that ends, or is called off, ends its page set.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_set_ends_with_its_request() {
+    let mut rig = Rig::start().await;
+    for number in 1..=4 {
+        rig.submit(number, 40, 3);
+    }
+    for _ in 1..=4 {
+        assert!(matches!(rig.end().await, BatchEffect::Done { .. }));
+    }
+    rig.submit(5, 8000, 4000);
+    rig.until("it runs", |rig, _| rig.set_of(5).is_some()).await;
+    let cancel = ToWorker::Cancel { request: RequestId::new(1, 5), attempt: Attempt(0) };
+    rig.scheduler.cast(SchedulerMsg::Wire(cancel)).unwrap();
+    rig.until("all are gone", |rig, _| (1..=5).all(|number| rig.set_of(number).is_none())).await;
+}
