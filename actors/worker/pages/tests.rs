@@ -130,7 +130,8 @@ async fn a_page_set_that_ends_takes_its_request_with_it() {
 async fn a_page_set_ends_with_its_request() {
     let mut rig = Rig::start().await;
     for number in 1..=4 {
-        rig.submit(number, 40, 3);
+        // Far enough apart that they end in different steps.
+        rig.submit(number, 40, 50 * number as u32);
     }
     for _ in 1..=4 {
         assert!(matches!(rig.end().await, BatchEffect::Done { .. }));
