@@ -1,5 +1,7 @@
 //! Page sets that end in the middle of their requests, at a scheduler without other workers.
 
+use std::collections::VecDeque;
+
 use cluster::wire::{ToGateway, ToWorker};
 use config::ids::WorkerId;
 use config::{Config, Dur};
@@ -18,6 +20,8 @@ use crate::worker::scheduler::{Scheduler, SchedulerArgs};
 struct Rig {
     scheduler: ActorRef<SchedulerMsg>,
     told: mpsc::Receiver<ToGateway>,
+    /// Of the step that was told of last, what has not been looked at.
+    events: VecDeque<BatchEffect>,
 }
 
 impl Rig {
@@ -45,7 +49,7 @@ impl Rig {
             kv_events: None,
         };
         let (scheduler, _) = Actor::spawn(None, Scheduler, args).await.unwrap();
-        Self { scheduler, told }
+        Self { scheduler, told, events: VecDeque::new() }
     }
 
     fn submit(&self, number: u64, prompt: u32, max_tokens: u32) {
@@ -64,22 +68,22 @@ impl Rig {
     /// What is told next of a request that is neither taken nor a token.
     async fn end(&mut self) -> BatchEffect {
         loop {
-            if let Some(effect) = self.next().await
-                && !matches!(effect, BatchEffect::Token(_))
-            {
+            let effect = self.next().await;
+            if !matches!(effect, BatchEffect::Token(_)) {
                 return effect;
             }
         }
     }
 
-    async fn next(&mut self) -> Option<BatchEffect> {
-        match tokio::time::timeout(Duration::from_secs(60), self.told.recv())
-            .await
-            .expect("it goes on")
-            .unwrap()
-        {
-            ToGateway::Step { mut events, .. } => events.pop(),
-            _ => None,
+    async fn next(&mut self) -> BatchEffect {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return event;
+            }
+            let told = tokio::time::timeout(Duration::from_secs(60), self.told.recv());
+            if let ToGateway::Step { events, .. } = told.await.expect("it goes on").unwrap() {
+                self.events.extend(events);
+            }
         }
     }
 
@@ -112,7 +116,7 @@ async fn a_page_set_that_ends_takes_its_request_with_it() {
             })
             .await;
             if decoding {
-                while !matches!(rig.next().await, Some(BatchEffect::Token(_))) {}
+                while !matches!(rig.next().await, BatchEffect::Token(_)) {}
             }
             end(&rig.set_of(number).unwrap());
             let id = RequestId::new(1, number);
@@ -130,8 +134,7 @@ async fn a_page_set_that_ends_takes_its_request_with_it() {
 async fn a_page_set_ends_with_its_request() {
     let mut rig = Rig::start().await;
     for number in 1..=4 {
-        // Far enough apart that they end in different steps.
-        rig.submit(number, 40, 50 * number as u32);
+        rig.submit(number, 40, 5 * number as u32);
     }
     for _ in 1..=4 {
         assert!(matches!(rig.end().await, BatchEffect::Done { .. }));

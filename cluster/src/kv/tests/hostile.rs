@@ -81,9 +81,9 @@ fn what_a_prefix_announces_is_limited() {
     type Change<'a> = &'a dyn Fn(&mut [u8]);
     let cases: [(&str, Change<'_>); 11] = [
         ("magic", &|b| b[..4].copy_from_slice(b"GET ")),
-        ("version", &|b| b[4] = 2),
+        ("version", &|b| b[4] = 1),
         ("kind", &|b| b[6] = 0),
-        ("kind", &|b| b[6] = 10),
+        ("kind", &|b| b[6] = 12),
         ("reserved", &|b| b[7] = 1),
         ("reserved", &|b| b[20] = 1),
         ("header", &put(8, MAX_HEADER_BYTES as u32 + 1)),
@@ -116,7 +116,7 @@ fn golden_prefix() {
     let (bytes, _) = run(bytes_of(&[pages_from(0, 2)]));
     let header = bytes.len() - PREFIX_BYTES - 2 * LAYOUT.page_bytes();
     let expected =
-        [b"AKVP", [1, 0, 4, 0].as_slice(), &[header as u8, 0, 0, 0], &[2, 0, 0, 0], &[0, 1, 0, 0], &[0; 4]];
+        [b"AKVP", [2, 0, 4, 0].as_slice(), &[header as u8, 0, 0, 0], &[2, 0, 0, 0], &[0, 1, 0, 0], &[0; 4]];
     assert_eq!(bytes[..24], expected.concat());
     let sum = xxhash_rust::xxh3::xxh3_64(&[&bytes[..24], &bytes[PREFIX_BYTES..][..header]].concat());
     assert_eq!(bytes[24..PREFIX_BYTES], sum.to_le_bytes());

@@ -64,6 +64,13 @@ impl Life {
                         true => (u32::MAX, 0),
                         false => (r.tokens.len() as u32, spec.allowance(r)),
                     });
+                    // Mostly the source stops when it is asked for the rest; what it said until then may come late.
+                    if matches!(effect, SessionEffect::Take { .. }) && self.rng.below(4) > 0 {
+                        self.at_work
+                            .iter_mut()
+                            .flat_map(|(_, next)| next)
+                            .for_each(|(index, _)| *index = u32::MAX);
+                    }
                     self.at_work.push((spec.attempt.0, next.collect()));
                 }
                 SessionEffect::Grant { attempt, choice, upto, .. } => {
@@ -125,12 +132,12 @@ impl Life {
             }
             23 if rng.below(3) == 0 => s.taken_over(T, attempt, fx),
             23 => s.fetched(T, attempt, Ok(()), fx),
-            0..=2 => s.placed(
-                T,
-                attempt,
-                Plan { worker: which, prefill: None, why: "test", stages: Arc::default() },
-                fx,
-            ),
+            0..=2 => {
+                // A target is mostly booked where it was asked for.
+                let target = s.moving_to().filter(|_| rng.below(4) > 0);
+                let worker = target.cloned().unwrap_or(which);
+                s.placed(T, attempt, Plan { worker, prefill: None, why: "test", stages: Arc::default() }, fx);
+            }
             3 if rng.below(6) == 0 => {
                 let asked = self.asked.contains(&attempt.0);
                 if s.phase() == Phase::Placing && attempt == s.spec().attempt && asked {
