@@ -90,7 +90,7 @@ pub async fn serve(admin: Admin, listener: TcpListener, mut stopped: watch::Rece
         .method_not_allowed_fallback(http::no_method)
         .layer(CatchPanicLayer::custom(http::panicked))
         .layer(from_fn(early::watch))
-        .into_make_service_with_connect_info::<early::Unread>();
+        .into_make_service_with_connect_info::<early::Talk>();
     let stop = async move {
         // A sender that is gone is a node that is gone.
         let _ = stopped.wait_for(|stop| *stop).await;

@@ -58,7 +58,7 @@ const PATHS: [&str; 19] = [
 /// Serves until `stopped` says so or its sender is gone; then waits for the answers under way.
 pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener, mut stopped: watch::Receiver<bool>) {
     let listener = listen::Limited::new(listener, &shared.http);
-    let app = router(shared).into_make_service_with_connect_info::<early::Unread>();
+    let app = router(shared).into_make_service_with_connect_info::<early::Talk>();
     let stop = async move {
         // A sender that is gone is a gateway that is gone.
         let _ = stopped.wait_for(|stop| *stop).await;

@@ -321,9 +321,8 @@ impl NodeState {
         let Some(worker) = &self.worker else { return 0 };
         let ask = |reply| worker::Msg::Door(WorkerMsg::Observe(reply));
         match worker.call(ask, Some(OBSERVE)).await {
-            Ok(CallResult::Success(stats)) => {
-                (stats.load.running + stats.load.waiting + stats.load.paused) as usize
-            }
+            // Those that are kept for another worker to take are requests as well.
+            Ok(CallResult::Success(stats)) => stats.load.requests as usize,
             // One that does not answer has nothing to wait for.
             _ => 0,
         }

@@ -14,8 +14,8 @@ use std::time::Duration;
 use axum::body::{Body, BodyDataStream, Bytes, HttpBody as _};
 use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, Request};
-use axum::http::HeaderValue;
 use axum::http::header::{CONNECTION, EXPECT};
+use axum::http::{HeaderValue, Version};
 use axum::middleware::Next;
 use axum::response::Response;
 use axum::serve::IncomingStream;
@@ -28,28 +28,63 @@ const DRAIN_BYTES: usize = 256 * 1024;
 /// How long they are waited for; the answer waits as well.
 const DRAIN_TIME: Duration = Duration::from_millis(250);
 
-/// A connection's sign that its client may still be sending when the last answer is out.
+/// What a connection knows of its requests.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Unread(Arc<AtomicBool>);
+pub(crate) struct Talk(Arc<Signs>);
 
-impl Unread {
-    pub(super) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+#[derive(Debug, Default)]
+struct Signs {
+    /// The head of a request is there.
+    asked: AtomicBool,
+    /// Its answer has begun.
+    answered: AtomicBool,
+    /// The client may still be sending when the last answer is out.
+    unread: AtomicBool,
+}
+
+impl Talk {
+    pub(super) fn asked(&self) -> bool {
+        self.0.asked.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn answered(&self) -> bool {
+        self.0.answered.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn unread(&self) -> bool {
+        self.0.unread.load(Ordering::Relaxed)
+    }
+
+    /// The next request begins.
+    pub(super) fn begin(&self) {
+        self.set(false, false);
+    }
+
+    fn set(&self, asked: bool, answered: bool) {
+        self.0.asked.store(asked, Ordering::Relaxed);
+        self.0.answered.store(answered, Ordering::Relaxed);
     }
 }
 
-impl Connected<IncomingStream<'_, Limited>> for Unread {
+impl Connected<IncomingStream<'_, Limited>> for Talk {
     fn connect_info(stream: IncomingStream<'_, Limited>) -> Self {
-        stream.io().unread()
+        stream.io().talk()
     }
 }
 
-/// The outermost layer: looks what became of the request's body.
+/// The outermost layer: tells the connection of the request, and looks what became of its body.
 pub(crate) async fn watch(request: Request, next: Next) -> Response {
-    if request.body().is_end_stream() {
+    let talk = request.extensions().get::<ConnectInfo<Talk>>().map(|info| info.0.clone()).unwrap_or_default();
+    talk.set(true, false);
+    let response = answer(request, next, &talk).await;
+    talk.set(true, true);
+    response
+}
+
+async fn answer(request: Request, next: Next, talk: &Talk) -> Response {
+    if request.body().is_end_stream() || request.version() > Version::HTTP_11 {
         return next.run(request).await;
     }
-    let unread = request.extensions().get::<ConnectInfo<Unread>>().map(|info| info.0.clone());
     // Such a client sends nothing before it is told to, which reading would do.
     let waits = request.headers().contains_key(EXPECT);
     let (head, body) = request.into_parts();
@@ -61,9 +96,7 @@ pub(crate) async fn watch(request: Request, next: Next) -> Response {
         && (waits || !drained(rest).await)
     {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        if let Some(unread) = unread {
-            unread.0.store(true, Ordering::Relaxed);
-        }
+        talk.0.unread.store(true, Ordering::Relaxed);
     }
     response
 }

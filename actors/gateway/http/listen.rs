@@ -1,5 +1,5 @@
-//! The listener: a bounded number of connections, an end for those whose client has stopped reading, and time for those
-//! whose client is still sending when the last answer is out.
+//! The listener: a bounded number of connections, an end for those whose client has stopped reading or does not ask, and
+//! time for those whose client is still sending when the last answer is out.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,12 +13,16 @@ use config::HttpConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-use super::early::Unread;
+use super::early::Talk;
 
 /// How long to wait when no connection can be accepted (out of file descriptors, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a client may take for the head of a request; most need one packet. Without a limit a few thousand clients that
+/// say nothing would take all places for ever.
+const HEAD_TIME: Duration = Duration::from_secs(60);
 
 /// How long a client may go on sending after an answer that says that the connection ends. It needs a way there and back,
 /// and those that read the answer only when they have sent everything need longer.
@@ -74,7 +78,10 @@ pub(crate) struct Connection {
     stream: TcpStream,
     stall: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
-    unread: Unread,
+    talk: Talk,
+    /// When the head that is due began, or something was written last.
+    since: Instant,
+    silence: Option<Pin<Box<Sleep>>>,
     end: End,
     _place: OwnedSemaphorePermit,
 }
@@ -90,13 +97,40 @@ enum End {
 
 impl Connection {
     fn new(stream: TcpStream, stall: Duration, place: OwnedSemaphorePermit) -> Self {
-        let (unread, end) = (Unread::default(), End::Open);
-        Self { stream, stall, waiting: None, unread, end, _place: place }
+        let (talk, end) = (Talk::default(), End::Open);
+        Self { stream, stall, waiting: None, talk, since: Instant::now(), silence: None, end, _place: place }
     }
 
-    /// To be set where a request's body has not been read to its end.
-    pub(super) fn unread(&self) -> Unread {
-        self.unread.clone()
+    /// To be told of its requests.
+    pub(super) fn talk(&self) -> Talk {
+        self.talk.clone()
+    }
+
+    /// When a client that says nothing is given up: not while it waits for an answer.
+    fn due(&self) -> Option<Instant> {
+        match (self.talk.asked(), self.talk.answered()) {
+            (false, _) => Some(self.since + self.stall.min(HEAD_TIME)),
+            // Whatever is still being answered ends within that time as well.
+            (true, true) => Some(self.since + self.stall),
+            (true, false) => None,
+        }
+    }
+
+    /// Whether it has said nothing for too long; otherwise the task is woken when it has.
+    fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(due) = self.due() else { return false };
+        let timer = self.silence.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        while timer.as_mut().poll(cx).is_ready() {
+            if Instant::now() >= due {
+                return true;
+            }
+            timer.as_mut().reset(due);
+        }
+        if timer.deadline() > due {
+            timer.as_mut().reset(due);
+            return timer.as_mut().poll(cx).is_ready();
+        }
+        false
     }
 
     /// Reads and drops what has come: none once nothing more will come.
@@ -114,7 +148,7 @@ impl Connection {
 
     fn watch<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.waiting = None;
+            (self.waiting, self.since) = (None, Instant::now());
             return written;
         }
         let stall = self.stall;
@@ -132,7 +166,20 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if read.is_pending() {
+            return if self.is_silent(cx) {
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            } else {
+                Poll::Pending
+            };
+        }
+        if buf.filled().len() > before && self.talk.answered() {
+            self.talk.begin();
+            self.since = Instant::now();
+        }
+        read
     }
 }
 
@@ -152,9 +199,7 @@ impl AsyncWrite for Connection {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
             // A head that is too long is refused before it is a request: then something has come, and nobody said so.
             this.end = match this.drop_incoming(cx) {
-                Some(dropped) if dropped > 0 || this.unread.is_set() => {
-                    End::Lingering(Box::pin(sleep(LINGER)))
-                }
+                Some(dropped) if dropped > 0 || this.talk.unread() => End::Lingering(Box::pin(sleep(LINGER))),
                 _ => End::Closed,
             };
         }

@@ -123,3 +123,23 @@ async fn a_head_without_an_end_is_refused_in_order() {
     stream.read_to_end(&mut seen).await.expect("an orderly end");
     assert!(seen.starts_with(b"HTTP/1.1 431"), "{}", String::from_utf8_lossy(&seen));
 }
+
+/// Whoever says nothing, stops in the middle of a head, or asks nothing more is given up; who waits for an answer is not.
+#[tokio::test]
+async fn a_client_that_does_not_ask_loses_its_place() {
+    let mut setup = Setup::default();
+    setup.http.request_timeout = config::Dur::from_millis(300);
+    let rig = rig_with(setup).await;
+    let mut silent = rig.open().await;
+    let mut halfway = rig.open().await;
+    halfway.write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: te").await.unwrap();
+    let mut done = rig.open().await;
+    for _ in 0..3 {
+        done.write_all(b"GET /liveness HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
+        assert_eq!(answer(&mut done).await.0, 200);
+    }
+    for stream in [&mut silent, &mut halfway, &mut done] {
+        let end = tokio::time::timeout(std::time::Duration::from_secs(60), stream.read(&mut [0])).await;
+        assert!(matches!(end.expect("it is closed"), Ok(0) | Err(_)));
+    }
+}
