@@ -11,7 +11,7 @@ use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use engine::host::{EngineHost, StepReport};
 use engine::{Engine, EngineError};
 use policies::batch::{Batch, BatchConfig, BatchEffect};
-use policies::kv::events::{KvEvent, Recording};
+use policies::kv::events::Recording;
 use policies::order::{Account, Ranks};
 use policies::time::Time;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
@@ -26,6 +26,7 @@ use crate::worker::orderer::{Orderer, Orders};
 use crate::worker::pages::KvMsg;
 
 mod outbox;
+mod published;
 mod sets;
 mod transfers;
 
@@ -434,49 +435,6 @@ impl SchedulerState {
         if let Some(host) = &self.host {
             self.transfers.news(&mut self.core, host, now, &self.outbox.worker);
         }
-    }
-
-    /// Tells what has changed in the set of pages that can be found here: the controllers if one has asked, and routers
-    /// of others if the configuration says so.
-    fn tell_pages(&mut self) {
-        let mut events = Vec::new();
-        self.core.take_kv_events(&mut events);
-        if let Some(feed) = &self.kv_events {
-            let hashes = events.iter().map(KvEvent::without_tokens).collect();
-            let with_tokens = std::mem::replace(&mut events, hashes);
-            let page_tokens = self.core.config().page_tokens;
-            if feed.take_whole_wanted() {
-                // It contains what the events tell.
-                feed.publish_whole(page_tokens, self.core.kv_contents());
-            } else {
-                feed.publish(page_tokens, with_tokens);
-            }
-        }
-        if self.controllers_told {
-            self.outbox.pages_changed(events);
-        }
-    }
-
-    /// A controller wants to know all pages, and every change from now on.
-    fn resync(&mut self, controller: &NodeId) {
-        if self.core.config().kv_events == Recording::Off {
-            self.core.record_kv_events(Recording::Hashes);
-        }
-        // What the snapshot contains has numbers up to its own.
-        self.tell_pages();
-        self.controllers_told = true;
-        let pages = self.core.kv_snapshot();
-        debug!(%controller, pages = pages.len(), "all pages are told");
-        self.outbox.all_pages(controller, &pages);
-    }
-
-    /// Brings the metrics up to what the publisher has done. Its totals outlive this scheduler.
-    fn count_published(&self) {
-        use crate::metrics as m;
-        let Some(figures) = self.kv_events.as_ref().map(Feed::figures) else { return };
-        metrics::counter!(m::KV_EVENT_BATCHES).absolute(figures.batches);
-        metrics::counter!(m::KV_EVENTS).absolute(figures.events);
-        metrics::counter!(m::KV_EVENTS_DROPPED).absolute(figures.dropped);
     }
 
     /// Walks over all pages and sequences: too much for every message, cheap enough a few times a second.

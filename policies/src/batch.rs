@@ -47,6 +47,7 @@ mod order;
 
 mod keep;
 
+mod kv_work;
 mod transfer;
 
 mod lend;
@@ -57,9 +58,9 @@ mod view;
 
 mod check;
 
+pub use kv_work::{KvWork, SetAside};
 pub use limits::BatchConfig;
 pub use offload::WaitingPrompt;
-pub use transfer::{KvWork, SetAside};
 pub use view::SeqView;
 
 /// Times that a sequence is preempted at most, by whomever.

@@ -36,7 +36,7 @@ pub(super) struct Chosen {
 }
 
 impl Free {
-    /// Nobody, for now.
+    /// No worker can take the request.
     const fn nobody(model: ModelId) -> Self {
         Self { places: Vec::new(), only: false, model, whole: false }
     }

@@ -1,6 +1,9 @@
 use proptest::prelude::*;
+use rkyv::rancor;
 
 use super::*;
+use crate::kv::error::KvError;
+use crate::kv::frame::{LONGEST_TEXT, MAX_PAGES};
 use crate::kv::tests::{LAYOUT, any_header, one_of_each};
 
 fn owned(header: &ArchivedKvHeader) -> KvHeader {
