@@ -11,6 +11,21 @@ fn spec(number: u64, pages: u32, tokens: u32) -> RequestSpec {
     request(&limits(200), number, &prompt(number as u32, pages * PAGE), tokens)
 }
 
+/// A receiver whose memory is full of a request with `tokens` of output, which comes first, and a prompt that the sender has
+/// gone on with for `steps` steps.
+fn full(tokens: u32, steps: u32) -> (Pair, [RequestSpec; 2]) {
+    let mut pair = pair(64, 16);
+    let (own, late) = (spec(1, 12, tokens), spec(2, 8, 5));
+    pair.d.add(&own);
+    assert!(pair.d.step().is_some());
+    pair.add(&late);
+    for _ in 0..steps {
+        pair.p.step();
+        pair.news();
+    }
+    (pair, [own, late])
+}
+
 #[test]
 fn a_prompt_that_waits_elsewhere_holds_no_pages() {
     let mut pair = pair(64, 64);
@@ -33,16 +48,7 @@ fn a_prompt_that_waits_elsewhere_holds_no_pages() {
 
 #[test]
 fn memory_that_is_full_when_a_prompt_is_computed_takes_it_when_there_is_room() {
-    let mut pair = pair(64, 16);
-    let own = spec(1, 12, 12);
-    pair.d.add(&own);
-    assert!(pair.d.step().is_some());
-    let late = spec(2, 8, 5);
-    pair.add(&late);
-    for _ in 0..4 {
-        pair.p.step();
-        pair.news();
-    }
+    let (mut pair, [own, late]) = full(12, 4);
     assert_eq!(pair.p.batch.set_aside().held, 1, "it is computed, and held");
     assert_eq!((pair.copied, pair.d.batch.set_aside().receiving), (0, 0));
     pair.run();
@@ -107,16 +113,7 @@ fn an_open_prompt_that_needs_more_than_half_has_the_others_handed_back() {
 #[test]
 fn a_request_that_is_called_off_while_it_waits_for_room_leaves_nothing() {
     for steps in 0..6 {
-        let mut pair = pair(64, 16);
-        let own = spec(1, 12, 20);
-        pair.d.add(&own);
-        assert!(pair.d.step().is_some());
-        let late = spec(2, 8, 5);
-        pair.add(&late);
-        for _ in 0..steps {
-            pair.p.step();
-            pair.news();
-        }
+        let (mut pair, [own, late]) = full(20, steps);
         assert!(pair.d.cancel(id(&late)));
         pair.news();
         assert_eq!(pair.p.batch.set_aside(), Default::default());
@@ -129,16 +126,7 @@ fn a_request_that_is_called_off_while_it_waits_for_room_leaves_nothing() {
 #[test]
 fn a_prompt_whose_worker_dies_while_there_is_no_room_is_computed_here() {
     for steps in 0..6 {
-        let mut pair = pair(64, 16);
-        let own = spec(1, 12, 8);
-        pair.d.add(&own);
-        assert!(pair.d.step().is_some());
-        let late = spec(2, 8, 5);
-        pair.add(&late);
-        for _ in 0..steps {
-            pair.p.step();
-            pair.news();
-        }
+        let (mut pair, [own, late]) = full(8, steps);
         pair.p.cancel(id(&late));
         pair.p.kv_work();
         pair.fall_back(id(&late));
