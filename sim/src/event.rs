@@ -1,5 +1,7 @@
 //! What happens, and to whom.
 
+use std::sync::Arc;
+
 use config::WorkerRole;
 use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use policies::batch::{BatchEffect, BatchLoad, Refusal};
@@ -12,6 +14,7 @@ use policies::step::{Drawn, StepOutcome};
 use policies::time::{Span, Time};
 
 use crate::network::{Addr, Silence, Way, Wire, index_of};
+use crate::node::worker::WorkerAd;
 use crate::workload::Arrival;
 
 /// Something that happens at a point in time.
@@ -148,6 +151,20 @@ pub enum WorkerMsg {
     PeerLost(NodeId),
     /// Have another role, when what is here is done.
     SetRole(WorkerRole),
+    /// What the heartbeat of another worker said.
+    Beat(Arc<WorkerAd>),
+    /// Time for its own.
+    BeatDue,
+    /// Time to look again for prompts that others could compute.
+    Look,
+}
+
+impl WorkerMsg {
+    /// Whether this comes by itself, whatever clients ask, so that a run does not last longer for it.
+    #[must_use]
+    pub const fn is_routine(&self) -> bool {
+        matches!(self, Self::Beat(_) | Self::BeatDue | Self::Look)
+    }
 }
 
 /// A message between the two ends of a transfer of pages.

@@ -23,7 +23,7 @@ pub(crate) mod table;
 pub mod page;
 
 pub use distribution::{Distribution, Percentiles};
-pub use handoff::{RoleFigures, Transfers};
+pub use handoff::{Offloads, RoleFigures, Transfers};
 pub use phases::PhaseFigures;
 pub use probe::{Glance, Probe};
 pub use series::{Series, WorkerSeries};
@@ -83,6 +83,8 @@ pub struct Report {
     pub role_changes: u64,
     /// KV pages that went from worker to worker.
     pub transfers: Transfers,
+    /// Prompts that busy workers had computed by others.
+    pub offloads: Offloads,
     /// How often the cores were checked against themselves: `every`, `sampled` or `off`.
     pub checks: &'static str,
     /// What policies and the controller said of placements, and how often.
@@ -232,6 +234,7 @@ impl Report {
             workers,
             role_changes: left.probe.role_changes,
             transfers: left.handoffs.into(),
+            offloads: (&left.handoffs.offloaded).into(),
             checks: left.checks.as_str(),
             stages: left.probe.stages(),
             phases: tally.phases.iter().map(phases::PhaseTally::figures).collect(),

@@ -15,6 +15,7 @@ mod fault;
 mod layers;
 mod network;
 mod node;
+mod peers;
 mod slo;
 mod workload;
 
@@ -115,6 +116,9 @@ pub struct Cluster {
     pub network: Dur,
     /// Time until the others know that a node is gone or cannot be reached.
     pub detect: Dur,
+    /// As `cluster.heartbeat`: how often a worker tells those that may give it prompts (policy `offload`) what it has to
+    /// do, where that has changed.
+    pub heartbeat: Dur,
     /// Policies inside each worker, as `runtime.worker-policy` lists them.
     #[serde(alias = "worker_policy", deserialize_with = "layers::list")]
     pub worker_policy: Vec<String>,
@@ -167,6 +171,7 @@ impl Default for Cluster {
             retry_backoff: Dur::from_millis(50),
             network: Dur::from_nanos(100_000),
             detect: Dur::from_millis(500),
+            heartbeat: Dur::from_millis(500),
             worker_policy: vec!["fcfs".into()],
             opinion_deadline: Dur::from_millis(20),
         }
@@ -258,6 +263,9 @@ impl Scenario {
         within("cluster.max-running", c.max_running.into(), 1, 1_000_000)?;
         within("cluster.max-requests", c.max_requests.into(), 1, 1_000_000)?;
         within("cluster.max-context", c.max_context.into(), 2, 10_000_000)?;
+        if !(Dur::from_millis(1)..=Dur::from_secs(60)).contains(&c.heartbeat) {
+            return Err(invalid("cluster.heartbeat", &c.heartbeat, "use 1ms to 60s".into()));
+        }
         if let Some((name, rule)) = PoliciesConfig::wrong_name(&c.cluster_policies) {
             return Err(invalid("cluster.cluster-policies", &name, rule));
         }
@@ -270,10 +278,8 @@ impl Scenario {
             if let Some((name, rule)) = WorkerPoliciesConfig::wrong_name(list) {
                 return Err(invalid("runtime.worker-policy", &name, rule));
             }
-            if list.iter().any(|name| name == "offload") {
-                let reason = "prompts that a busy worker gives to a peer are not simulated; leave it out here: \
-                              cluster.worker-policy counts more than a node's configuration";
-                return Err(invalid("cluster.worker-policy", &"offload", reason.into()));
+            if Self::offloads(list) {
+                self.peers()?;
             }
         }
         for fault in &self.faults {

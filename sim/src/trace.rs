@@ -72,6 +72,15 @@ impl Trace {
                         self.add(19);
                         self.text(node.as_str());
                     }
+                    WorkerMsg::Beat(ad) => {
+                        self.add(80);
+                        self.worker(&ad.info.id);
+                        let levels = [ad.load.requests, ad.load.pages_used, ad.draining.into()];
+                        levels.into_iter().for_each(|n| self.add(n.into()));
+                        self.add(ad.load.queued_prefill_tokens);
+                    }
+                    WorkerMsg::BeatDue => self.add(81),
+                    WorkerMsg::Look => self.add(82),
                 }
             }
             Event::StepDone(worker, outcome) => {

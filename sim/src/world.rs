@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use config::ids::{RequestId, WorkerId};
+use config::ids::{NodeId, RequestId, WorkerId};
 use config::{Choice, WorkerRole};
 use policies::invariant::Broken;
 use policies::placement::{self, PlacementConfig, WorkerInfo};
@@ -169,6 +169,7 @@ impl World {
             let idle = match &event {
                 Event::ControllerTick => self.controller.core().next_deadline().is_none(),
                 Event::StandInTick => self.stand_in.core().next_deadline().is_none(),
+                Event::Worker(_, message) => message.is_routine(),
                 _ => false,
             };
             last = if idle { last } else { now };
@@ -203,7 +204,7 @@ impl World {
         let prefilled =
             self.workers.iter().map(|(id, w)| (id.clone(), w.core().load().prefilled_tokens)).collect();
         let mut handoffs = self.handoffs;
-        self.workers.iter().for_each(|(_, worker)| handoffs.merge(worker.handoffs()));
+        self.workers.iter().for_each(|(_, worker)| handoffs.merge(&worker.handoffs()));
         let report = Report::new(&Left {
             seed,
             tally: &tally,
@@ -322,7 +323,10 @@ impl World {
                 | WorkerMsg::Resync
                 | WorkerMsg::SetRole(_)
                 | WorkerMsg::GatewayLeft
-                | WorkerMsg::PeerLost(_),
+                | WorkerMsg::PeerLost(_)
+                | WorkerMsg::Beat(_)
+                | WorkerMsg::BeatDue
+                | WorkerMsg::Look,
             ) => Ok(()),
         }
     }
@@ -361,7 +365,10 @@ impl World {
         match again {
             // It says what it offers over each link that it has.
             true => self.started(Addr::Worker(index)),
-            false => self.rejoin(index),
+            false => {
+                self.rejoin(index);
+                self.beats(Addr::Worker(index));
+            }
         }
     }
 
@@ -374,8 +381,13 @@ impl World {
 
 /// The latest life of a worker.
 fn life(lives: &[u64], index: u32) -> WorkerId {
+    WorkerId::new(name(index), lives[index as usize])
+}
+
+/// The node of a worker.
+fn name(index: u32) -> NodeId {
     // Padded, so that names sort by number.
-    WorkerId::new(format!("w{index:05}").into(), lives[index as usize])
+    format!("w{index:05}").into()
 }
 
 /// A controller that has just started.

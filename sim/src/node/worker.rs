@@ -18,14 +18,20 @@ use crate::event::{ControllerMsg, Event, GatewayMsg, KvMail, KvMessage, Outbox, 
 use crate::pages::page_hash;
 use crate::watch::{Checks, Watch};
 
+mod beats;
+mod offloads;
 mod orderer;
 mod receive;
 mod send;
 mod transfers;
 
+pub use beats::{Beats, WorkerAd};
+pub use offloads::Offloaded;
 pub use orderer::Orders;
 pub use transfers::Handoffs;
 
+use beats::Heart;
+use offloads::{LOOK, Offloads};
 use orderer::Orderer;
 use transfers::{Id, Side, Transfers};
 
@@ -44,8 +50,10 @@ pub struct WorkerArgs {
     pub layout: PageLayout,
     /// Limits of its transfers.
     pub handoff: HandoffConfig,
-    /// Who runs next, and what is kept.
+    /// Who runs next, what is kept, and what others compute.
     pub orders: Orders,
+    /// What it tells other workers of itself.
+    pub beats: Beats,
 }
 
 /// One life of a simulated worker.
@@ -59,6 +67,8 @@ pub struct Worker {
     kv_messages: u64,
     transfers: Transfers,
     orderer: Orderer,
+    offloads: Offloads,
+    heart: Heart,
     /// Tokens of the step under way.
     step_tokens: usize,
     watch: Watch,
@@ -72,11 +82,12 @@ impl Worker {
     /// A worker with nothing in its pages.
     #[must_use]
     pub fn new(args: WorkerArgs) -> Self {
-        let WorkerArgs { info, batch, model, cost, layout, handoff, orders } = args;
+        let WorkerArgs { info, batch, model, cost, layout, handoff, orders, beats } = args;
         let (budget, link) = (batch.max_batch_tokens, info.hardware.figures.link);
         let pages = FakePages::new(model, batch.pages, batch.page_tokens);
         let mut core = Batch::with_hasher(batch, page_hash);
         let orderer = Orderer::new(&orders, &mut core);
+        let offloads = Offloads::new(orders.offloading(budget));
         let transfers = Transfers::new(handoff, layout, budget, link);
         Self {
             info,
@@ -86,6 +97,8 @@ impl Worker {
             kv_messages: 0,
             transfers,
             orderer,
+            offloads,
+            heart: Heart::new(beats),
             step_tokens: 0,
             watch: Watch::default(),
             spare: None,
@@ -120,6 +133,8 @@ impl Worker {
     /// A broken invariant of the core.
     pub fn handle(&mut self, now: Time, message: WorkerMsg, out: &mut Outbox) -> Result<(), Broken> {
         let requests = self.core.requests();
+        // As live: all else changes little about what waits.
+        let offloads = matches!(message, WorkerMsg::Submit(..) | WorkerMsg::Kv(_) | WorkerMsg::Look);
         match message {
             WorkerMsg::Submit(spec, prefill) => {
                 let (request, attempt) = (spec.id, spec.attempt);
@@ -145,7 +160,7 @@ impl Worker {
                 out.send(Event::Controller(ControllerMsg::KvSnapshot(id, self.kv_messages, pages)));
             }
             WorkerMsg::Kv(mail) => self.mail(now, *mail, out)?,
-            WorkerMsg::SetRole(role) => self.set_role(role, out),
+            WorkerMsg::SetRole(role) => self.set_role(now, role, out),
             WorkerMsg::GatewayLeft => {
                 let core = &self.core;
                 let theirs = core.running().chain(core.waiting()).chain(core.paused());
@@ -158,11 +173,15 @@ impl Worker {
                 }
             }
             WorkerMsg::PeerLost(node) => {
+                self.offloads.lost(&node);
                 let (transfers, mut side) = self.transfers(now, out);
                 transfers.lost(&node, &mut side)?;
             }
+            WorkerMsg::Beat(ad) => self.offloads.heard(ad),
+            WorkerMsg::BeatDue => self.beat(now, out),
+            WorkerMsg::Look => self.offloads.looked(),
         }
-        self.go_on(now, Vec::new(), out)?;
+        self.go_on(now, Vec::new(), offloads, out)?;
         // No step may follow to report that there is room.
         if self.core.requests() < requests {
             out.send(Event::Controller(ControllerMsg::Load(self.info.id.clone(), self.core.load())));
@@ -185,7 +204,7 @@ impl Worker {
         self.transfers.stepped(self.step_tokens, outcome.took);
         self.core.complete(now, &outcome, &mut fx);
         self.spare = Some(outcome);
-        self.go_on(now, fx, out)?;
+        self.go_on(now, fx, true, out)?;
         out.send(Event::Controller(ControllerMsg::Load(self.info.id.clone(), self.core.load())));
         Ok(())
     }
@@ -197,7 +216,7 @@ impl Worker {
     pub fn kv_timer(&mut self, now: Time, id: Id, out: &mut Outbox) -> Result<(), Broken> {
         let (transfers, mut side) = self.transfers(now, out);
         transfers.timer(id, &mut side)?;
-        self.go_on(now, Vec::new(), out)
+        self.go_on(now, Vec::new(), true, out)
     }
 
     fn mail(&mut self, now: Time, mail: KvMail, out: &mut Outbox) -> Result<(), Broken> {
@@ -213,18 +232,29 @@ impl Worker {
     }
 
     fn transfers<'a>(&'a mut self, now: Time, out: &'a mut Outbox) -> (&'a mut Transfers, Side<'a>) {
-        let side = Side { now, me: &self.info.id, core: &mut self.core, pages: &mut self.pages, out };
+        let (core, pages, offloads) = (&mut self.core, &mut self.pages, &mut self.offloads);
+        let side = Side { now, me: &self.info.id, core, pages, offloads, out };
         (&mut self.transfers, side)
     }
 
     /// Starts the next step if the engine is free and there is one, and sends what there is to send. Pages that the last
     /// step has filled leave before.
-    fn go_on(&mut self, now: Time, mut fx: Vec<BatchEffect>, out: &mut Outbox) -> Result<(), Broken> {
+    fn go_on(
+        &mut self,
+        now: Time,
+        mut fx: Vec<BatchEffect>,
+        offloads: bool,
+        out: &mut Outbox,
+    ) -> Result<(), Broken> {
         self.news(now, &mut fx, out)?;
         let mut planned = false;
         loop {
             self.orderer.order(now, &mut self.core)?;
             planned |= self.plan(now, out)?;
+            // What is left in the queue waits for longer than this step.
+            if offloads && self.offloads.send(now, &self.info, &mut self.core, &mut self.transfers) {
+                out.after(LOOK, Event::Worker(self.info.id.clone(), WorkerMsg::Look));
+            }
             if !self.news(now, &mut fx, out)? {
                 break;
             }
@@ -233,7 +263,11 @@ impl Worker {
             out.send(Event::Gateway(GatewayMsg::Produced(fx)));
         }
         self.tell_pages(out);
-        self.take_role(out);
+        self.take_role(now, out);
+        if self.heart.beats() {
+            self.heart.loaded(now, &self.info.id, &self.core.load(), out);
+        }
+        self.offloads.check()?;
         let core = &self.core;
         let part = || if planned { core.check_step() } else { core.check_counts() };
         self.watch.check(core.config().pages.into(), || core.check(), part)
@@ -285,28 +319,35 @@ impl Worker {
 
     /// A policy wants another role, or the present one again. As live: first it says that it is about to change, and the
     /// controller gives it nothing new.
-    fn set_role(&mut self, role: WorkerRole, out: &mut Outbox) {
+    fn set_role(&mut self, now: Time, role: WorkerRole, out: &mut Outbox) {
         let next = (role != self.info.role).then_some(role);
         if self.info.switchable && self.info.switching_to != next {
             self.info.switching_to = next;
-            self.tell_role(out);
+            self.tell_role(now, out);
         }
     }
 
     /// Is what it was about to be, when nothing is left of what it had.
-    fn take_role(&mut self, out: &mut Outbox) {
+    fn take_role(&mut self, now: Time, out: &mut Outbox) {
         if let Some(role) = self.info.switching_to
             && self.core.requests() == 0
         {
             (self.info.role, self.info.switching_to) = (role, None);
-            self.tell_role(out);
+            self.tell_role(now, out);
         }
     }
 
     /// As live, all hear of it, also who places while there is no controller.
-    fn tell_role(&self, out: &mut Outbox) {
+    fn tell_role(&mut self, now: Time, out: &mut Outbox) {
+        self.beat(now, out);
         out.send(Event::Controller(ControllerMsg::Joined(Box::new(self.info.clone()))));
         out.send(Event::StandIn(ControllerMsg::Joined(Box::new(self.info.clone()))));
+    }
+
+    /// Tells other workers what it offers and what it has to do.
+    fn beat(&mut self, now: Time, out: &mut Outbox) {
+        let ad = WorkerAd { info: self.info.clone(), draining: false, load: self.core.load() };
+        self.heart.beat(now, ad, out);
     }
 
     /// Lets go of what is kept for conversations whose next turn does not come any more.
@@ -322,8 +363,14 @@ impl Worker {
 
     /// How its transfers ended, as far as it was their receiver.
     #[must_use]
-    pub const fn handoffs(&self) -> &Handoffs {
-        &self.transfers.ended
+    pub fn handoffs(&self) -> Handoffs {
+        Handoffs { offloaded: self.offloads.ended.clone(), ..self.transfers.ended.clone() }
+    }
+
+    /// Prompts that others compute for it of its own accord.
+    #[must_use]
+    pub fn offloads_left(&self) -> usize {
+        self.offloads.outstanding()
     }
 
     /// Transfers under way.

@@ -193,9 +193,10 @@ fn handoffs(arms: &[Shown<'_>], out: &mut String) {
         let r = arm.report;
         let _ = writeln!(
             out,
-            "<p>{}: pages handed off between workers: {}. Changes of role: {}.</p>",
+            "<p>{}: pages handed off between workers: {}. Offloaded prompts: {}. Changes of role: {}.</p>",
             escape(arm.name),
             escape(&r.transfers.text()),
+            escape(&r.offloads.text()),
             r.role_changes
         );
     }

@@ -108,7 +108,7 @@ impl World {
         match node {
             Addr::Worker(index) => {
                 if let Some(worker) = self.workers.remove(&life(&self.lives, index)) {
-                    self.handoffs.merge(worker.handoffs());
+                    self.handoffs.merge(&worker.handoffs());
                 }
             }
             Addr::Controller => self.controller = controller(&self.scenario),
@@ -157,7 +157,20 @@ impl World {
             [Addr::Gateway, Addr::Controller] => {
                 self.tell(Addr::Gateway, Event::Gateway(GatewayMsg::ControllerFound));
             }
+            [a @ Addr::Worker(_), b @ Addr::Worker(_)] => {
+                self.beats(a);
+                self.beats(b);
+            }
             _ => {}
+        }
+    }
+
+    /// A worker tells the others of itself at once, where any of them listens.
+    pub(super) fn beats(&mut self, node: Addr) {
+        if let Addr::Worker(index) = node
+            && self.kinds.any_listens()
+        {
+            self.tell(node, Event::Worker(life(&self.lives, index), WorkerMsg::BeatDue));
         }
     }
 

@@ -8,6 +8,7 @@ use policies::kv::PageLayout;
 use policies::kv::handoff::{
     Asked, HandoffConfig, Receiver, ReceiverEffect, ReceiverEvent, TransferKey, TransferReport, Wanted,
 };
+use policies::order::offload::End;
 use policies::request::RequestSpec;
 use policies::step::Drawn;
 use policies::time::Time;
@@ -174,13 +175,16 @@ impl Receiving {
             ReceiverEffect::CancelPeer(_) => KvMessage::Cancel,
             ReceiverEffect::Commit { tokens, ends, .. } => {
                 let (cached, drawn) = self.last.take().unwrap_or_default();
-                if !side.core.received(side.now, id.0, id.1, !ends, cached, &drawn) {
+                let taken = side.core.received(side.now, id.0, id.1, !ends, cached, &drawn);
+                side.offloads.end(side.now, id, if taken { End::Computed } else { End::Failed });
+                if !taken {
                     side.core.compute_here(side.now, id.0, id.1, if ends { 0 } else { tokens });
                 }
                 return;
             }
             ReceiverEffect::Fallback { valid_pages, .. } => {
                 let tokens = valid_pages * self.layout.page_tokens;
+                side.offloads.end(side.now, id, End::Failed);
                 side.core.compute_here(side.now, id.0, id.1, tokens);
                 return;
             }

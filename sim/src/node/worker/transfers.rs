@@ -12,9 +12,11 @@ use policies::invariant::Broken;
 use policies::kv::PageLayout;
 use policies::kv::handoff::chunking::{ChunkLimits, Chunking, Rates};
 use policies::kv::handoff::{HandoffConfig, Outcome, TransferKey, TransferReport, Wanted};
+use policies::order::offload::End;
 use policies::request::RequestSpec;
 use policies::time::{Span, Time};
 
+use super::offloads::{Offloaded, Offloads};
 use super::receive::Receiving;
 use super::send::{Prefilled, Sending};
 use crate::event::{Event, KvMail, KvMessage, Outbox, WorkerMsg};
@@ -39,6 +41,8 @@ pub struct Handoffs {
     pub pages: u64,
     /// Bytes of those.
     pub bytes: u64,
+    /// Of the prompts, those that workers had computed by others of their own accord.
+    pub offloaded: Offloaded,
 }
 
 impl Handoffs {
@@ -55,6 +59,7 @@ impl Handoffs {
         }
         self.pages += other.pages;
         self.bytes += other.bytes;
+        self.offloaded.merge(&other.offloaded);
     }
 
     /// Transfers whose receivers took the sequence over.
@@ -71,6 +76,7 @@ pub(super) struct Side<'a> {
     pub(super) me: &'a WorkerId,
     pub(super) core: &'a mut Batch,
     pub(super) pages: &'a mut FakePages,
+    pub(super) offloads: &'a mut Offloads,
     pub(super) out: &'a mut Outbox,
 }
 
@@ -171,6 +177,11 @@ impl Transfers {
         Ok(())
     }
 
+    /// Another worker computes a prompt that waits here and has its pages.
+    pub(super) fn leaves(&mut self, spec: RequestSpec, peer: WorkerId) {
+        self.entries.insert((spec.id, spec.attempt), Entry::Waiting { spec: Box::new(spec), peer });
+    }
+
     /// A step has ended.
     pub(super) fn stepped(&mut self, tokens: usize, took: Span) {
         if tokens >= TELLING_TOKENS {
@@ -245,6 +256,7 @@ impl Transfers {
                 })?;
             }
             KvWork::Dropped { request, attempt, reason } => {
+                side.offloads.end(side.now, (request, attempt), End::Withdrawn);
                 self.at((request, attempt), side, |end, side| match end {
                     Entry::Waiting { .. } => Ok(true),
                     Entry::Receiving(end) => end.dropped(side).map(|()| true),
