@@ -124,7 +124,7 @@ fn a_curve_sets_the_time_of_steps() {
             "[runtime]\nworker-policy = \"offload\"\n[worker-policy.offload]\npeers = [\"gpu-7\"]",
             "`worker-policy.offload.peers` is gpu-7: simulated workers are w0 to w1",
         ),
-        ("[cluster]\nheartbeat = \"0s\"", "`cluster.heartbeat` is 0s: use 1ms to 60s"),
+        ("[cluster]\nheartbeat = \"0s\"", "`cluster.heartbeat` is 0ns: use 1ms to 60s"),
         ("[workload]\narrivals = { gamma = { cv = 0.0 } }", "gamma.cv"),
         ("[workload]\narrivals = { closed = { clients = 0 } }", "closed.clients"),
         ("[workload]\narrivals = \"whenever\"", "poisson"),
