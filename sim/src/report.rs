@@ -12,6 +12,7 @@ use crate::watch::Checks;
 
 pub mod distribution;
 pub mod handoff;
+pub mod moves;
 pub mod phases;
 pub mod probe;
 pub mod series;
@@ -24,6 +25,7 @@ pub mod page;
 
 pub use distribution::{Distribution, Percentiles};
 pub use handoff::{Offloads, RoleFigures, Transfers};
+pub use moves::Moves;
 pub use phases::PhaseFigures;
 pub use probe::{Glance, Probe};
 pub use series::{Series, WorkerSeries};
@@ -85,6 +87,8 @@ pub struct Report {
     pub transfers: Transfers,
     /// Prompts that busy workers had computed by others.
     pub offloads: Offloads,
+    /// Requests that changed their workers while they ran.
+    pub moves: Moves,
     /// How often the cores were checked against themselves: `every`, `sampled` or `off`.
     pub checks: &'static str,
     /// What policies and the controller said of placements, and how often.
@@ -235,6 +239,7 @@ impl Report {
             role_changes: left.probe.role_changes,
             transfers: left.handoffs.into(),
             offloads: (&left.handoffs.offloaded).into(),
+            moves: tally.moves.figures(),
             checks: left.checks.as_str(),
             stages: left.probe.stages(),
             phases: tally.phases.iter().map(phases::PhaseTally::figures).collect(),

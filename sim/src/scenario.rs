@@ -13,6 +13,7 @@ mod checks;
 mod cost;
 mod fault;
 mod layers;
+mod moves;
 mod network;
 mod node;
 mod peers;
@@ -21,6 +22,7 @@ mod workload;
 
 pub use cost::{AffineCost, Cost, CurveCost, Degrees, StepsCost};
 pub use fault::{Fault, FaultKind, Faults, NodeName, RandomFaults};
+pub use moves::Move;
 pub use network::Network;
 pub use node::{Machine, Model, NodeClass, Number, Shape};
 pub use slo::Slo;
@@ -51,6 +53,9 @@ pub struct Scenario {
     /// What goes wrong.
     #[serde(rename = "fault")]
     pub faults: Vec<Fault>,
+    /// Requests that change their workers while they run.
+    #[serde(rename = "move")]
+    pub moves: Vec<Move>,
     /// How long steps take, where that is not what model and machine say.
     pub cost: Cost,
     /// Kinds of workers; none: [`Cluster::workers`] that are all alike.
@@ -137,6 +142,7 @@ impl Default for Scenario {
             cluster: Cluster::default(),
             policy: PoliciesConfig::default(),
             faults: Vec::new(),
+            moves: Vec::new(),
             cost: Cost::default(),
             nodes: Vec::new(),
             worker_policy: WorkerPoliciesConfig::default(),
@@ -285,6 +291,7 @@ impl Scenario {
         for fault in &self.faults {
             fault.validate(self.workers())?;
         }
+        self.moves.iter().try_for_each(|moves| moves.validate(self.workers()))?;
         self.random_faults.random.validate()?;
         self.network.validate()
     }

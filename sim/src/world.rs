@@ -29,6 +29,7 @@ use kinds::Kinds;
 mod checks;
 mod faults;
 mod kinds;
+mod moves;
 
 /// A run that has ended.
 #[derive(Debug)]
@@ -92,6 +93,7 @@ impl World {
         let mut faults = scenario.faults.clone();
         faults.extend(scenario.random_faults.random.draw(scenario.seed, workers));
         faults::schedule(&faults, &mut queue);
+        moves::schedule(&scenario.moves, &mut queue);
         let mut clients = Clients::new(scenario)?;
         if let Some(first) = clients.next()? {
             queue.push(first.at, Event::Arrive(Box::new(first), Came::ByItself));
@@ -170,6 +172,7 @@ impl World {
                 Event::ControllerTick => self.controller.core().next_deadline().is_none(),
                 Event::StandInTick => self.stand_in.core().next_deadline().is_none(),
                 Event::Worker(_, message) => message.is_routine(),
+                Event::Move(_) => self.gateway.live() == 0,
                 _ => false,
             };
             last = if idle { last } else { now };
@@ -261,6 +264,11 @@ impl World {
                     None => Ok(()),
                 }
             }
+            Event::Move(index) => self.move_some(now, index),
+            Event::Drained(id) => {
+                self.drained(now, &id);
+                Ok(())
+            }
             Event::Start(index) => {
                 self.start(index);
                 Ok(())
@@ -296,7 +304,7 @@ impl World {
         }
         let here = match &message {
             // Placed on a life of it that is over: whoever placed it had not heard yet.
-            WorkerMsg::Submit(..) => None,
+            WorkerMsg::Submit(..) | WorkerMsg::Fetch(..) | WorkerMsg::Take(..) => None,
             // A transfer is between two processes.
             WorkerMsg::Kv(_) => self.process(&id),
             // All else is for the node, whichever life of it.
@@ -304,7 +312,7 @@ impl World {
         };
         match (here.and_then(|here| self.workers.get_mut(&here)), message) {
             (Some(worker), message) => worker.handle(now, message, &mut self.out),
-            (None, WorkerMsg::Submit(spec, _)) => {
+            (None, WorkerMsg::Submit(spec, _) | WorkerMsg::Fetch(spec, _) | WorkerMsg::Take(spec, ..)) => {
                 self.out.send(Event::Gateway(GatewayMsg::Unreachable(spec.id, id)));
                 Ok(())
             }
@@ -326,7 +334,8 @@ impl World {
                 | WorkerMsg::PeerLost(_)
                 | WorkerMsg::Beat(_)
                 | WorkerMsg::BeatDue
-                | WorkerMsg::Look,
+                | WorkerMsg::Look
+                | WorkerMsg::Drain,
             ) => Ok(()),
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use config::WorkerRole;
-use config::ids::WorkerId;
+use config::ids::{Attempt, WorkerId};
 use policies::batch::{Batch, BatchConfig, BatchEffect};
 use policies::cost::fake::{FakeModel, FakePages};
 use policies::cost::{CostModel, KvUse};
@@ -11,6 +11,7 @@ use policies::invariant::Broken;
 use policies::kv::PageLayout;
 use policies::kv::handoff::HandoffConfig;
 use policies::placement::WorkerInfo;
+use policies::request::RequestSpec;
 use policies::step::StepOutcome;
 use policies::time::{Span, Time};
 
@@ -19,6 +20,8 @@ use crate::pages::page_hash;
 use crate::watch::{Checks, Watch};
 
 mod beats;
+mod drain;
+mod fetches;
 mod offloads;
 mod orderer;
 mod receive;
@@ -31,6 +34,7 @@ pub use orderer::Orders;
 pub use transfers::Handoffs;
 
 use beats::Heart;
+use fetches::Fetches;
 use offloads::{LOOK, Offloads};
 use orderer::Orderer;
 use transfers::{Id, Side, Transfers};
@@ -68,7 +72,10 @@ pub struct Worker {
     transfers: Transfers,
     orderer: Orderer,
     offloads: Offloads,
+    fetches: Fetches,
     heart: Heart,
+    /// It takes nothing new; and whether it has said that nothing is left.
+    draining: Option<bool>,
     /// Tokens of the step under way.
     step_tokens: usize,
     watch: Watch,
@@ -98,7 +105,9 @@ impl Worker {
             transfers,
             orderer,
             offloads,
+            fetches: Fetches::default(),
             heart: Heart::new(beats),
+            draining: None,
             step_tokens: 0,
             watch: Watch::default(),
             spare: None,
@@ -134,19 +143,22 @@ impl Worker {
     pub fn handle(&mut self, now: Time, message: WorkerMsg, out: &mut Outbox) -> Result<(), Broken> {
         let requests = self.core.requests();
         // As live: all else changes little about what waits.
-        let offloads = matches!(message, WorkerMsg::Submit(..) | WorkerMsg::Kv(_) | WorkerMsg::Look);
+        let offloads = matches!(
+            message,
+            WorkerMsg::Submit(..) | WorkerMsg::Take(..) | WorkerMsg::Kv(_) | WorkerMsg::Look
+        );
         match message {
-            WorkerMsg::Submit(spec, prefill) => {
-                let (request, attempt) = (spec.id, spec.attempt);
-                let result = self.transfers.submit(now, &mut self.core, *spec, prefill);
-                out.send(Event::Gateway(match result {
-                    Ok(()) => GatewayMsg::Accepted(request, attempt),
-                    Err(refusal) => GatewayMsg::Refused(request, attempt, refusal),
-                }));
+            WorkerMsg::Submit(spec, prefill) => self.submit(now, *spec, prefill, None, out),
+            WorkerMsg::Take(spec, from, takes) => self.submit(now, *spec, Some(from), Some(takes), out),
+            WorkerMsg::Fetch(spec, from) => {
+                self.transfers.fetch(now, &mut self.core, &mut self.fetches, *spec, from);
             }
-            // What is not here any more needs no stopping.
+            // What is not here any more needs no stopping. Or nobody takes over what runs here.
             WorkerMsg::Cancel(request, attempt) => {
-                self.core.cancel(now, request, attempt);
+                self.fetches.call_off((request, attempt));
+                if !self.core.end_lending(now, request, attempt, false) {
+                    self.core.cancel(now, request, attempt);
+                }
             }
             WorkerMsg::CancelChoice(request, attempt, choice) => {
                 self.core.cancel_choice(now, request, attempt, choice);
@@ -168,6 +180,7 @@ impl Worker {
                 // What is computed for another worker is that one's, who hears of it from its own link to the gateway.
                 let own = theirs.filter(|id| !self.transfers.sends(*id));
                 let all: BTreeSet<Id> = own.chain(self.transfers.awaited()).collect();
+                self.fetches.clear();
                 for (request, attempt) in all {
                     self.core.cancel(now, request, attempt);
                 }
@@ -180,6 +193,7 @@ impl Worker {
             WorkerMsg::Beat(ad) => self.offloads.heard(ad),
             WorkerMsg::BeatDue => self.beat(now, out),
             WorkerMsg::Look => self.offloads.looked(),
+            WorkerMsg::Drain => self.drain(now, out),
         }
         self.go_on(now, Vec::new(), offloads, out)?;
         // No step may follow to report that there is room.
@@ -233,7 +247,7 @@ impl Worker {
 
     fn transfers<'a>(&'a mut self, now: Time, out: &'a mut Outbox) -> (&'a mut Transfers, Side<'a>) {
         let (core, pages, offloads) = (&mut self.core, &mut self.pages, &mut self.offloads);
-        let side = Side { now, me: &self.info.id, core, pages, offloads, out };
+        let side = Side { now, me: &self.info.id, core, pages, offloads, fetches: &mut self.fetches, out };
         (&mut self.transfers, side)
     }
 
@@ -262,8 +276,10 @@ impl Worker {
         if !fx.is_empty() {
             out.send(Event::Gateway(GatewayMsg::Produced(fx)));
         }
+        self.fetches.tell(out);
         self.tell_pages(out);
         self.take_role(now, out);
+        self.tell_drained(out);
         if self.heart.beats() {
             self.heart.loaded(now, &self.info.id, &self.core.load(), out);
         }
@@ -271,6 +287,23 @@ impl Worker {
         let core = &self.core;
         let part = || if planned { core.check_step() } else { core.check_counts() };
         self.watch.check(core.config().pages.into(), || core.check(), part)
+    }
+
+    /// Takes a request, whose prompt another worker is to compute, or which runs there as attempt `takes`.
+    fn submit(
+        &mut self,
+        now: Time,
+        spec: RequestSpec,
+        peer: Option<WorkerId>,
+        takes: Option<Attempt>,
+        out: &mut Outbox,
+    ) {
+        let (request, attempt) = (spec.id, spec.attempt);
+        let result = self.transfers.submit(now, &mut self.core, spec, peer, takes);
+        out.send(Event::Gateway(match result {
+            Ok(()) => GatewayMsg::Accepted(request, attempt),
+            Err(refusal) => GatewayMsg::Refused(request, attempt, refusal),
+        }));
     }
 
     /// Whether there was a step to start.
@@ -346,7 +379,8 @@ impl Worker {
 
     /// Tells other workers what it offers and what it has to do.
     fn beat(&mut self, now: Time, out: &mut Outbox) {
-        let ad = WorkerAd { info: self.info.clone(), draining: false, load: self.core.load() };
+        let ad =
+            WorkerAd { info: self.info.clone(), draining: self.draining.is_some(), load: self.core.load() };
         self.heart.beat(now, ad, out);
     }
 
