@@ -301,13 +301,28 @@ pub struct Outbox {
     pub(crate) from: Addr,
     /// Who sends, how, what.
     pub(crate) sent: Vec<(Addr, Way, Event)>,
+    /// Empty lists, for their memory: each step of a worker sends one.
+    spare: Vec<Vec<BatchEffect>>,
 }
 
 impl Outbox {
     /// An empty one.
     #[must_use]
     pub const fn new() -> Self {
-        Self { from: Addr::Gateway, sent: Vec::new() }
+        Self { from: Addr::Gateway, sent: Vec::new(), spare: Vec::new() }
+    }
+
+    /// An empty list for what a step brings.
+    pub fn effects(&mut self) -> Vec<BatchEffect> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Takes back the memory of a list that has been carried out.
+    pub fn reuse(&mut self, mut effects: Vec<BatchEffect>) {
+        effects.clear();
+        if effects.capacity() > 0 {
+            self.spare.push(effects);
+        }
     }
 
     /// Sends a message to another node, the one that the event is for.

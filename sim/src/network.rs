@@ -107,17 +107,13 @@ pub fn place(event: &Event) -> Option<Addr> {
 /// The number of a worker: the digits at the end of its node's name.
 #[must_use]
 pub fn index_of(worker: &WorkerId) -> u32 {
-    let digits = |sum: (u32, u32), byte: u8| {
-        let digit = u32::from(byte.wrapping_sub(b'0'));
-        (digit < 10).then(|| (digit.saturating_mul(sum.1).saturating_add(sum.0), sum.1.saturating_mul(10)))
-    };
-    worker
-        .node
-        .as_str()
-        .bytes()
-        .rev()
-        .try_fold((0, 1), |sum, byte| digits(sum, byte).ok_or(sum))
-        .map_or_else(|sum| sum.0, |sum| sum.0)
+    let digits = worker.node.as_str().bytes().rev().map(|byte| u32::from(byte.wrapping_sub(b'0')));
+    let (mut number, mut unit) = (0_u32, 1_u32);
+    for digit in digits.take_while(|digit| *digit < 10) {
+        number = number.wrapping_add(digit.wrapping_mul(unit));
+        unit = unit.wrapping_mul(10);
+    }
+    number
 }
 
 /// The network of a run.

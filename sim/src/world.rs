@@ -152,7 +152,13 @@ impl World {
         let seed = self.scenario.seed;
         let mut last = Time::ZERO;
         while let Some((now, event)) = self.queue.pop() {
-            let Some(event) = self.network.arrive(event) else { continue };
+            let event = match self.network.links() {
+                None => event,
+                Some(_) => match self.network.arrive(event) {
+                    None => continue,
+                    Some(event) => event,
+                },
+            };
             // A timer of a request that is over is no event: it neither counts nor makes the run longer.
             if matches!(event, Event::Timer(id) | Event::Leave(id) | Event::Read(id) if !self.gateway.is_live(id))
             {
@@ -187,12 +193,8 @@ impl World {
             self.out.from = network::place(&event).unwrap_or(Addr::Gateway);
             let applied = self.apply(now, event).and_then(|()| self.check());
             applied.map_err(|broken| SimError::broken(broken, now, seed))?;
-            for (id, answer) in self.gateway.take_ended() {
-                if self.clients.is_followed(id) {
-                    for arrival in self.clients.ended(now, id, &answer)? {
-                        self.queue.push(arrival.at, Event::Arrive(Box::new(arrival), Came::AfterAnother));
-                    }
-                }
+            if self.gateway.has_ended() {
+                self.follow(now)?;
             }
             self.network.take(now, &mut self.out, &mut self.queue);
         }
@@ -222,6 +224,18 @@ impl World {
         let roles = self.workers.iter().map(|(id, worker)| (id.clone(), worker.info().role)).collect();
         let History { answers, placements } = history.unwrap_or_default();
         Ok(Run { report, answers, placements, prefilled, handoffs, roles, lost_messages })
+    }
+
+    /// What follows the requests that have just ended comes when it does.
+    fn follow(&mut self, now: Time) -> Result<(), SimError> {
+        for (id, answer) in self.gateway.take_ended() {
+            if self.clients.is_followed(id) {
+                for arrival in self.clients.ended(now, id, &answer)? {
+                    self.queue.push(arrival.at, Event::Arrive(Box::new(arrival), Came::AfterAnother));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn apply(&mut self, now: Time, event: Event) -> Result<(), Broken> {
@@ -351,14 +365,15 @@ impl World {
 
     /// The engine of a worker has run a step, for the process that began it.
     fn step_done(&mut self, now: Time, id: &WorkerId, outcome: Box<StepOutcome>) -> Result<(), Broken> {
-        let Some(id) = self.process(id) else { return Ok(()) };
-        let Some(worker) = self.workers.get_mut(&id) else { return Ok(()) };
+        let renamed = if self.workers.contains(id) { None } else { self.process(id) };
+        let id = renamed.as_ref().unwrap_or(id);
+        let Some(worker) = self.workers.get_mut(id) else { return Ok(()) };
         self.drawn += outcome.drawn.len() as u64;
         worker.step_done(now, outcome, &mut self.out)?;
         // As live, where a beat tells every node: whoever has no controller looks at it.
         if self.network.links().is_some_and(|links| !links.sees(Addr::Gateway, Addr::Controller)) {
             let load = worker.core().load();
-            self.out.send(Event::StandIn(ControllerMsg::Load(id, load)));
+            self.out.send(Event::StandIn(ControllerMsg::Load(id.clone(), load)));
         }
         Ok(())
     }

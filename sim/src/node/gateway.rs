@@ -25,6 +25,9 @@ mod moves;
 use live::{Live, LiveRequests};
 pub use moves::Moving;
 
+/// Requests that a step must tell of for their memory to be fetched at once; a step of a few is of a small cluster.
+const FETCH: usize = 8;
+
 /// Where a request was placed, and what policies said of it.
 pub type Placed = (WorkerId, Arc<[Stage]>);
 
@@ -228,12 +231,18 @@ impl Gateway {
             GatewayMsg::Refused(request, attempt, refusal) => {
                 self.with(now, request, out, |s, fx| s.refused(now, attempt, refusal, fx))
             }
-            GatewayMsg::Produced(effects) => {
-                self.live.fetch(effects.iter().filter_map(|effect| match effect {
-                    BatchEffect::Token(event) => Some(event.seq.request),
-                    _ => None,
-                }));
-                effects.into_iter().try_for_each(|effect| self.produced(now, effect, out))
+            GatewayMsg::Produced(mut effects) => {
+                if effects.len() >= FETCH {
+                    self.live.fetch(effects.iter().filter_map(|effect| match effect {
+                        BatchEffect::Token(event) => Some(event.seq.request),
+                        _ => None,
+                    }));
+                }
+                for effect in effects.drain(..) {
+                    self.produced(now, effect, out)?;
+                }
+                out.reuse(effects);
+                Ok(())
             }
         }
     }
@@ -410,6 +419,12 @@ impl Gateway {
     #[must_use]
     pub const fn live(&self) -> usize {
         self.live.len()
+    }
+
+    /// Whether a request has ended since the last time that somebody asked which have.
+    #[must_use]
+    pub const fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
     }
 
     /// Requests that have ended since the last time, with what their first choices were answered.

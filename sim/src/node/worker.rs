@@ -213,8 +213,7 @@ impl Worker {
         outcome: Box<StepOutcome>,
         out: &mut Outbox,
     ) -> Result<(), Broken> {
-        // A token each, mostly.
-        let mut fx = Vec::with_capacity(outcome.drawn.len() + 1);
+        let mut fx = out.effects();
         self.transfers.stepped(self.step_tokens, outcome.took);
         self.core.complete(now, &outcome, &mut fx);
         self.spare = Some(outcome);
@@ -273,7 +272,9 @@ impl Worker {
                 break;
             }
         }
-        if !fx.is_empty() {
+        if fx.is_empty() {
+            out.reuse(fx);
+        } else {
             out.send(Event::Gateway(GatewayMsg::Produced(fx)));
         }
         self.fetches.tell(out);
