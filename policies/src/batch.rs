@@ -26,6 +26,8 @@ mod limits;
 
 mod slab;
 
+mod block_table;
+
 mod fresh;
 
 mod seq;
@@ -114,6 +116,10 @@ pub struct Batch {
     wanted_tokens: u64,
     /// The work that they stand for, as [`BatchLoad::outstanding_tokens`] counts it.
     waiting_work: u64,
+    /// Those of them whose pages the table has not been told of ([`Seq::told`]), and some that wait no more.
+    untold: Vec<Key>,
+    /// Pages of those, at most.
+    untold_pages: u32,
     /// Out of credit, with pages, by seniority.
     paused: BTreeMap<Rank, Key>,
     /// Out of credit, without pages, by arrival.
@@ -211,6 +217,8 @@ impl Batch {
             waiting_tokens: 0,
             wanted_tokens: 0,
             waiting_work: 0,
+            untold: Vec::new(),
+            untold_pages: 0,
             paused: BTreeMap::new(),
             stalled: BTreeMap::new(),
             woken: false,

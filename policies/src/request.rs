@@ -180,6 +180,32 @@ impl RequestSpec {
         self.resumed.len()
     }
 
+    /// The sequence up to its last full page and one token more, where it is one: what a worker is asked for that a running
+    /// request is about to move to. The one that it runs on has to compute that token anew to say what comes next; of the
+    /// whole sequence it would compute up to a page, in the middle of the stream that is to move. Where all pages are full
+    /// this is the last page but one: what comes after a page is found by computing its last token, and computing begins with
+    /// a page. No client gets what is drawn, so that it does not matter which tokens are the prompt's; one stays output, which
+    /// tells that the stream goes on.
+    #[must_use]
+    pub fn up_to_full_pages(mut self, page_tokens: u32) -> Self {
+        let (prompt, page) = (self.prompt.len(), page_tokens.max(1) as usize);
+        let [choice] = &mut self.resumed[..] else { return self };
+        if choice.tokens.is_empty() {
+            return self;
+        }
+        let total = prompt + choice.tokens.len();
+        let kept = ((total - 1) / page * page + 1).max(2);
+        if kept > prompt {
+            choice.tokens.truncate(kept - prompt);
+        } else {
+            choice.tokens = vec![self.prompt[kept - 1]];
+            self.prompt = self.prompt[..kept - 1].into();
+            let pages = self.hashes.len().min(self.prompt.len() / page);
+            self.hashes = self.hashes[..pages].into();
+        }
+        self
+    }
+
     /// How many tokens `choice` may have before anything is granted: those that it has, and what is left of its
     /// credit. [`u32::MAX`] where there is no limit.
     #[must_use]
@@ -211,4 +237,37 @@ pub struct Logprobs {
     pub own: f32,
     /// The likeliest tokens with theirs, likeliest first; ties by lower token.
     pub top: Vec<(Token, f32)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Wherever in a page the stream is, before its first output fills one too.
+    #[test]
+    fn one_token_beyond_full_pages_is_computed_again() {
+        for (prompt, generated) in
+            (1..70).flat_map(|prompt| (0..70).map(move |generated| (prompt, generated)))
+        {
+            let tokens: Vec<Token> = (0..prompt).collect();
+            let mut spec = RequestSpec::plain(RequestId::new(1, 1), "m".into(), tokens, 100);
+            spec.hashes = (0..prompt / 16).map(|page| PageHash([page as u8; 16])).collect();
+            let tokens = (prompt..prompt + generated).collect();
+            spec.resumed = vec![ResumedChoice { tokens, ..ResumedChoice::default() }];
+            let cut = spec.clone().up_to_full_pages(16);
+            let kept: Vec<Token> = cut.prompt.iter().chain(&cut.resumed[0].tokens).copied().collect();
+            let beginning: Vec<Token> = (0..kept.len() as u32).collect();
+            assert_eq!(kept, beginning, "{prompt} + {generated}");
+            if generated == 0 {
+                assert_eq!(kept.len(), prompt as usize);
+                continue;
+            }
+            // All pages before the last token, and that one; less than a page has no page.
+            let pages = (prompt + generated - 1) / 16;
+            assert_eq!(kept.len() as u32, (pages * 16 + 1).max(2), "{prompt} + {generated}");
+            assert!(!cut.prompt.is_empty() && !cut.resumed[0].tokens.is_empty(), "{prompt} + {generated}");
+            assert_eq!(cut.hashes.len(), cut.prompt.len() / 16);
+            assert!(spec.hashes.starts_with(&cut.hashes));
+        }
+    }
 }

@@ -315,6 +315,7 @@ impl Session {
 
     /// Tokens of `choice` delivered so far; empty for a choice that does not exist.
     #[must_use]
+    #[inline]
     pub fn tokens(&self, choice: u32) -> &[Token] {
         self.choices.get(choice as usize).map_or(&[], |c| &c.tokens)
     }
@@ -327,6 +328,7 @@ impl Session {
 
     /// When [`Session::expire`] has to be called; it may change with every event.
     #[must_use]
+    #[inline]
     pub fn next_deadline(&self) -> Option<Time> {
         let moved = self.moving.as_ref().and_then(migrate::Move::until).unwrap_or(Time::NEVER);
         let next = self.retry_at.unwrap_or(Time::NEVER).min(moved).min(self.spec.deadline);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use config::ids::{RequestId, WorkerId};
+use config::ids::{NodeId, RequestId, WorkerId};
 use config::{Choice, WorkerRole};
 use policies::invariant::Broken;
 use policies::placement::{self, PlacementConfig, WorkerInfo};
@@ -29,6 +29,7 @@ use kinds::Kinds;
 mod checks;
 mod faults;
 mod kinds;
+mod moves;
 
 /// A run that has ended.
 #[derive(Debug)]
@@ -92,6 +93,7 @@ impl World {
         let mut faults = scenario.faults.clone();
         faults.extend(scenario.random_faults.random.draw(scenario.seed, workers));
         faults::schedule(&faults, &mut queue);
+        moves::schedule(&scenario.moves, &mut queue);
         let mut clients = Clients::new(scenario)?;
         if let Some(first) = clients.next()? {
             queue.push(first.at, Event::Arrive(Box::new(first), Came::ByItself));
@@ -150,7 +152,13 @@ impl World {
         let seed = self.scenario.seed;
         let mut last = Time::ZERO;
         while let Some((now, event)) = self.queue.pop() {
-            let Some(event) = self.network.arrive(event) else { continue };
+            let event = match self.network.links() {
+                None => event,
+                Some(_) => match self.network.arrive(event) {
+                    None => continue,
+                    Some(event) => event,
+                },
+            };
             // A timer of a request that is over is no event: it neither counts nor makes the run longer.
             if matches!(event, Event::Timer(id) | Event::Leave(id) | Event::Read(id) if !self.gateway.is_live(id))
             {
@@ -169,6 +177,8 @@ impl World {
             let idle = match &event {
                 Event::ControllerTick => self.controller.core().next_deadline().is_none(),
                 Event::StandInTick => self.stand_in.core().next_deadline().is_none(),
+                Event::Worker(_, message) => message.is_routine(),
+                Event::Move(_) => self.gateway.live() == 0,
                 _ => false,
             };
             last = if idle { last } else { now };
@@ -183,12 +193,8 @@ impl World {
             self.out.from = network::place(&event).unwrap_or(Addr::Gateway);
             let applied = self.apply(now, event).and_then(|()| self.check());
             applied.map_err(|broken| SimError::broken(broken, now, seed))?;
-            for (id, answer) in self.gateway.take_ended() {
-                if self.clients.is_followed(id) {
-                    for arrival in self.clients.ended(now, id, &answer)? {
-                        self.queue.push(arrival.at, Event::Arrive(Box::new(arrival), Came::AfterAnother));
-                    }
-                }
+            if self.gateway.has_ended() {
+                self.follow(now)?;
             }
             self.network.take(now, &mut self.out, &mut self.queue);
         }
@@ -203,7 +209,7 @@ impl World {
         let prefilled =
             self.workers.iter().map(|(id, w)| (id.clone(), w.core().load().prefilled_tokens)).collect();
         let mut handoffs = self.handoffs;
-        self.workers.iter().for_each(|(_, worker)| handoffs.merge(worker.handoffs()));
+        self.workers.iter().for_each(|(_, worker)| handoffs.merge(&worker.handoffs()));
         let report = Report::new(&Left {
             seed,
             tally: &tally,
@@ -218,6 +224,18 @@ impl World {
         let roles = self.workers.iter().map(|(id, worker)| (id.clone(), worker.info().role)).collect();
         let History { answers, placements } = history.unwrap_or_default();
         Ok(Run { report, answers, placements, prefilled, handoffs, roles, lost_messages })
+    }
+
+    /// What follows the requests that have just ended comes when it does.
+    fn follow(&mut self, now: Time) -> Result<(), SimError> {
+        for (id, answer) in self.gateway.take_ended() {
+            if self.clients.is_followed(id) {
+                for arrival in self.clients.ended(now, id, &answer)? {
+                    self.queue.push(arrival.at, Event::Arrive(Box::new(arrival), Came::AfterAnother));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn apply(&mut self, now: Time, event: Event) -> Result<(), Broken> {
@@ -260,6 +278,11 @@ impl World {
                     None => Ok(()),
                 }
             }
+            Event::Move(index) => self.move_some(now, index),
+            Event::Drained(id) => {
+                self.drained(now, &id);
+                Ok(())
+            }
             Event::Start(index) => {
                 self.start(index);
                 Ok(())
@@ -295,7 +318,7 @@ impl World {
         }
         let here = match &message {
             // Placed on a life of it that is over: whoever placed it had not heard yet.
-            WorkerMsg::Submit(..) => None,
+            WorkerMsg::Submit(..) | WorkerMsg::Fetch(..) | WorkerMsg::Take(..) => None,
             // A transfer is between two processes.
             WorkerMsg::Kv(_) => self.process(&id),
             // All else is for the node, whichever life of it.
@@ -303,7 +326,7 @@ impl World {
         };
         match (here.and_then(|here| self.workers.get_mut(&here)), message) {
             (Some(worker), message) => worker.handle(now, message, &mut self.out),
-            (None, WorkerMsg::Submit(spec, _)) => {
+            (None, WorkerMsg::Submit(spec, _) | WorkerMsg::Fetch(spec, _) | WorkerMsg::Take(spec, ..)) => {
                 self.out.send(Event::Gateway(GatewayMsg::Unreachable(spec.id, id)));
                 Ok(())
             }
@@ -322,7 +345,11 @@ impl World {
                 | WorkerMsg::Resync
                 | WorkerMsg::SetRole(_)
                 | WorkerMsg::GatewayLeft
-                | WorkerMsg::PeerLost(_),
+                | WorkerMsg::PeerLost(_)
+                | WorkerMsg::Beat(_)
+                | WorkerMsg::BeatDue
+                | WorkerMsg::Look
+                | WorkerMsg::Drain,
             ) => Ok(()),
         }
     }
@@ -338,14 +365,15 @@ impl World {
 
     /// The engine of a worker has run a step, for the process that began it.
     fn step_done(&mut self, now: Time, id: &WorkerId, outcome: Box<StepOutcome>) -> Result<(), Broken> {
-        let Some(id) = self.process(id) else { return Ok(()) };
-        let Some(worker) = self.workers.get_mut(&id) else { return Ok(()) };
+        let renamed = if self.workers.contains(id) { None } else { self.process(id) };
+        let id = renamed.as_ref().unwrap_or(id);
+        let Some(worker) = self.workers.get_mut(id) else { return Ok(()) };
         self.drawn += outcome.drawn.len() as u64;
         worker.step_done(now, outcome, &mut self.out)?;
         // As live, where a beat tells every node: whoever has no controller looks at it.
         if self.network.links().is_some_and(|links| !links.sees(Addr::Gateway, Addr::Controller)) {
             let load = worker.core().load();
-            self.out.send(Event::StandIn(ControllerMsg::Load(id, load)));
+            self.out.send(Event::StandIn(ControllerMsg::Load(id.clone(), load)));
         }
         Ok(())
     }
@@ -361,7 +389,10 @@ impl World {
         match again {
             // It says what it offers over each link that it has.
             true => self.started(Addr::Worker(index)),
-            false => self.rejoin(index),
+            false => {
+                self.rejoin(index);
+                self.beats(Addr::Worker(index));
+            }
         }
     }
 
@@ -374,8 +405,13 @@ impl World {
 
 /// The latest life of a worker.
 fn life(lives: &[u64], index: u32) -> WorkerId {
+    WorkerId::new(name(index), lives[index as usize])
+}
+
+/// The node of a worker.
+fn name(index: u32) -> NodeId {
     // Padded, so that names sort by number.
-    WorkerId::new(format!("w{index:05}").into(), lives[index as usize])
+    format!("w{index:05}").into()
 }
 
 /// A controller that has just started.

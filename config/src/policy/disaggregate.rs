@@ -37,6 +37,11 @@ pub struct DisaggregateConfig {
     /// some 200,000 on an H200 with a model of 8 thousand million weights; 4096 where a worker says nothing of its model.
     #[serde(with = "optional::auto")]
     pub prefill_busy_tokens: Option<u64>,
+    /// A worker of whose KV pages running requests hold more than this share is sent no prompt to compute by
+    /// `effective-ratio` or for busy prefill workers: its steps are long already. What is below `min-remote-tokens` it
+    /// computes in any case. Dynamo's `--router-conditional-disagg-decode-busy-threshold`, which is off there. 0 to 1, where
+    /// 1 is never; default 0.8.
+    pub decode_busy_threshold: f64,
     /// Prompts that one worker computes for others at once (waiting, in work, not wholly sent). Default `auto`: as many as it
     /// takes requests; `prefill-busy-tokens` limits what waits.
     #[serde(with = "optional::auto")]
@@ -106,6 +111,7 @@ impl Default for DisaggregateConfig {
             effective_tokens: None,
             effective_ratio: 0.7,
             prefill_busy_tokens: None,
+            decode_busy_threshold: 0.8,
             max_outstanding: None,
             fallback: PrefillFallback::default(),
             accept_within: Dur::from_secs(5),
@@ -135,6 +141,12 @@ impl DisaggregateConfig {
             "policy.disaggregate.effective-ratio",
             self.effective_ratio,
             "use 0 to 2",
+        )?;
+        check(
+            (0.0..=1.0).contains(&self.decode_busy_threshold),
+            "policy.disaggregate.decode-busy-threshold",
+            self.decode_busy_threshold,
+            "use 0 to 1",
         )?;
         check(
             self.max_outstanding.is_none_or(|most| (1..=65_536).contains(&most)),
@@ -198,10 +210,12 @@ mod tests {
     #[test]
     fn wrong_values_name_their_key_the_value_and_the_limit() {
         type Change = fn(&mut DisaggregateConfig);
-        let cases: [(Change, &str); 17] = [
+        let cases: [(Change, &str); 19] = [
             (|c| c.min_remote_tokens = Some(0), "min-remote-tokens = 0`: use 1 or more"),
             (|c| c.effective_ratio = -0.1, "effective-ratio = -0.1`: use 0 to 2"),
             (|c| c.effective_ratio = f64::NAN, "effective-ratio = NaN`: use 0 to 2"),
+            (|c| c.decode_busy_threshold = 1.1, "decode-busy-threshold = 1.1`: use 0 to 1"),
+            (|c| c.decode_busy_threshold = f64::NAN, "decode-busy-threshold = NaN`: use 0 to 1"),
             (|c| c.max_outstanding = Some(0), "max-outstanding = 0`: use 1 to 65536"),
             (|c| c.max_outstanding = Some(65_537), "max-outstanding = 65537`"),
             (|c| c.accept_within = Dur::default(), "accept-within = 0ns`: use more than 0s"),

@@ -209,7 +209,7 @@ impl Batch {
         }
         self.uncount_waiting(key);
         let seq = &mut self.seqs[key];
-        seq.pages = pages;
+        seq.pages.set(pages);
         seq.computed = cached;
         if first {
             seq.order = self.admissions;

@@ -3,7 +3,7 @@
 use super::seq::{Choice, Place, Request, Seq};
 use super::slab::Key;
 use super::transfer::Transfer;
-use super::{Batch, Flight};
+use super::{Batch, Flight, FlightSlice};
 use crate::ensure_invariant;
 use crate::invariant::Broken;
 
@@ -14,7 +14,7 @@ impl Batch {
     /// The first broken invariant.
     pub fn check(&self) -> Result<(), Broken> {
         let mut holders = vec![0_u32; self.table.total() as usize];
-        for page in self.fenced.iter().chain(self.seqs.iter().flat_map(|(_, s)| &s.pages)) {
+        for page in self.fenced.iter().chain(self.seqs.iter().flat_map(|(_, s)| s.pages.iter())) {
             holders[page.index()] += 1;
         }
         if let Some(kept) = &self.kept {
@@ -34,7 +34,12 @@ impl Batch {
         for (key, seq) in self.seqs.iter() {
             self.check_seq(key, seq)?;
         }
-        self.flight.as_ref().map_or(Ok(()), |f| self.check_flight(f))
+        let Some(flight) = &self.flight else { return Ok(()) };
+        for slice in &flight.slices {
+            let seq = self.seqs.get(slice.seq);
+            seq.map_or(Ok(()), |seq| self.check_slice(flight.step, slice, seq))?;
+        }
+        self.check_budget(flight)
     }
 
     /// What can be seen of [`Batch::check`] without a look at everything: counts that have to agree. O(1).
@@ -77,9 +82,10 @@ impl Batch {
         for slice in &flight.slices {
             if let Some(seq) = self.seqs.get(slice.seq) {
                 self.check_seq(slice.seq, seq)?;
+                self.check_slice(flight.step, slice, seq)?;
             }
         }
-        self.check_flight(flight)
+        self.check_budget(flight)
     }
 
     fn check_slots(&self) -> Result<(), Broken> {
@@ -148,6 +154,9 @@ impl Batch {
         let counted = waiting.map(|k| &self.seqs[k]).fold((0, 0, 0), |(tokens, wanted, work), seq| {
             (tokens + u64::from(seq.len()), wanted + u64::from(seq.wanted) * page, work + self.work(seq))
         });
+        let untold = self.resuming.values().copied().chain(self.fresh.in_order());
+        let unknown = untold.filter(|k| self.seqs[*k].is_untold() && !self.untold.contains(k)).count();
+        ensure_invariant!(unknown == 0, "waiting_told", "the table does not hear of what {unknown} want");
         ensure_invariant!(
             counted == (self.waiting_tokens, self.wanted_tokens, self.waiting_work),
             "waiting_tokens",
@@ -259,6 +268,8 @@ impl Batch {
     fn check_credit(&self, key: Key, seq: &Seq) -> Result<(), Broken> {
         let allowed = &self.requests[seq.request].allowed;
         let granted = allowed.get(seq.choice as usize).copied().unwrap_or(0);
+        // As [`Batch::has_credit`] says.
+        let has_credit = seq.joint || seq.output.len() < granted as usize;
         ensure_invariant!(
             seq.output.len() <= granted as usize,
             "credit_kept",
@@ -268,13 +279,13 @@ impl Batch {
         let waits = match seq.place {
             Place::Fresh | Place::Resuming | Place::Running | Place::Expected | Place::Receiving => false,
             // It may have used it before it was kept.
-            Place::Held => !self.has_credit(key),
+            Place::Held => !has_credit,
             // There may be no slot for it.
-            Place::Paused => !self.has_credit(key) || !self.woken,
+            Place::Paused => !has_credit || !self.woken,
             Place::Stalled => true,
         };
         ensure_invariant!(
-            waits != self.has_credit(key),
+            waits != has_credit,
             "credit_place",
             "{key:?} has produced {} tokens of {granted} granted and is {:?}",
             seq.output.len(),
@@ -290,9 +301,14 @@ impl Batch {
         Ok(())
     }
 
-    /// The step in flight keeps to the budget and writes no page that another sequence sees.
-    fn check_flight(&self, flight: &Flight) -> Result<(), Broken> {
-        let tokens: u32 = flight.slices.iter().map(|s| s.tokens).sum();
+    /// The step in flight keeps to the budget.
+    fn check_budget(&self, flight: &Flight) -> Result<(), Broken> {
+        let (mut tokens, mut prefills, mut decodes) = (0, 0, false);
+        for slice in &flight.slices {
+            tokens += slice.tokens;
+            prefills += if slice.prefill { slice.tokens } else { 0 };
+            decodes |= !slice.prefill;
+        }
         ensure_invariant!(
             tokens <= self.config.max_batch_tokens && flight.slices.len() as u32 <= self.config.max_running,
             "budget",
@@ -300,41 +316,41 @@ impl Batch {
             flight.step,
             flight.slices.len()
         );
-        let prefills: u32 = flight.slices.iter().filter(|s| s.prefill).map(|s| s.tokens).sum();
         ensure_invariant!(
-            prefills <= self.config.max_mixed_tokens || flight.slices.iter().all(|s| s.prefill),
+            prefills <= self.config.max_mixed_tokens || !decodes,
             "mixed_budget",
             "step {} has {prefills} tokens of prompts beside decodes",
             flight.step
         );
-        for slice in &flight.slices {
-            let Some(seq) = self.seqs.get(slice.seq) else { continue };
+        Ok(())
+    }
+
+    /// A slice of the step in flight writes no page that another sequence sees.
+    fn check_slice(&self, step: u64, slice: &FlightSlice, seq: &Seq) -> Result<(), Broken> {
+        ensure_invariant!(
+            seq.place == Place::Running,
+            "flight_runs",
+            "{:?} is in step {step} and {:?}",
+            slice.key,
+            seq.place
+        );
+        let (start, end) = (seq.computed, seq.computed + slice.tokens);
+        let first = (start / self.config.page_tokens) as usize;
+        let last = end.div_ceil(self.config.page_tokens) as usize;
+        ensure_invariant!(
+            last <= seq.pages.len(),
+            "block_table",
+            "{:?} writes to page {last} of {}",
+            slice.key,
+            seq.pages.len()
+        );
+        for &page in &seq.pages[first..last] {
             ensure_invariant!(
-                seq.place == Place::Running,
-                "flight_runs",
-                "{:?} is in step {} and {:?}",
-                slice.key,
-                flight.step,
-                seq.place
+                self.table.holders(page) == 1 && !self.table.is_cached(page),
+                "page_write",
+                "{:?} writes to page {page}, which others hold or find",
+                slice.key
             );
-            let (start, end) = (seq.computed, seq.computed + slice.tokens);
-            let first = (start / self.config.page_tokens) as usize;
-            let last = end.div_ceil(self.config.page_tokens) as usize;
-            ensure_invariant!(
-                last <= seq.pages.len(),
-                "block_table",
-                "{:?} writes to page {last} of {}",
-                slice.key,
-                seq.pages.len()
-            );
-            for &page in &seq.pages[first..last] {
-                ensure_invariant!(
-                    self.table.holders(page) == 1 && !self.table.is_cached(page),
-                    "page_write",
-                    "{:?} writes to page {page}, which others hold or find",
-                    slice.key
-                );
-            }
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use config::ids::PageId;
 
+use super::block_table::BlockTable;
 use super::seq::{Choice, Place, Seq};
 use super::slab::Key;
 use super::transfer::Transfer;
@@ -44,8 +45,10 @@ impl Batch {
     pub fn complete(&mut self, now: Time, outcome: &StepOutcome, effects: &mut Vec<BatchEffect>) {
         self.clock = self.clock.max(now);
         if let Some(flight) = self.land(outcome.step) {
-            let prefill = flight.slices.iter().filter(|s| s.prefill).map(|s| s.tokens).sum();
-            self.order.tell(|| OrderEvent::Stepped { took: outcome.took, prefill });
+            self.order.tell(|| {
+                let prefill = flight.slices.iter().filter(|s| s.prefill).map(|s| s.tokens).sum();
+                OrderEvent::Stepped { took: outcome.took, prefill }
+            });
             for (key, reason) in &outcome.failed {
                 if let Some(request) = self.by_id.get(&(key.request, key.attempt)).copied()
                     && flight.slices.iter().any(|s| s.key == *key && self.seqs.get(s.seq).is_some())
@@ -112,16 +115,21 @@ impl Batch {
             let (key, prefill) = (request.key(), request.reached - from);
             self.order.tell(|| OrderEvent::Computed { key, prefill, drawn: 0 });
         }
-        self.publish_filled(slice.seq, slice.tokens);
-        self.report_full_pages(slice.seq);
+        let (owner, page) = (seq.request, self.config.page_tokens);
+        if seq.computed % page < slice.tokens {
+            self.publish_filled(slice.seq, slice.tokens);
+            self.report_full_pages(slice.seq);
+        }
         if !slice.last {
             return;
         }
-        if matches!(self.requests[self.seqs[slice.seq].request].transfer, Transfer::Send { .. }) {
-            self.end_prefill(slice.seq, drawn);
-        } else {
-            self.end_computing(slice.seq, drawn, forks);
-            self.keep_lent(slice.seq);
+        match self.requests[owner].transfer {
+            Transfer::Send { .. } => self.end_prefill(slice.seq, drawn),
+            Transfer::Lend { .. } => {
+                self.end_computing(slice.seq, drawn, forks);
+                self.keep_lent(slice.seq);
+            }
+            Transfer::None | Transfer::Receive { .. } => self.end_computing(slice.seq, drawn, forks),
         }
     }
 
@@ -208,7 +216,7 @@ impl Batch {
     pub(super) fn fork(&mut self, fork: &Fork) {
         let Some(parent) = self.seqs.get(fork.parent) else { return };
         let spent = !self.requests[parent.request].has_credit(fork.choice, 1);
-        let pages: Vec<PageId> = if spent || self.has_slot() { parent.pages.clone() } else { Vec::new() };
+        let pages: Vec<PageId> = if spent || self.has_slot() { parent.pages.to_vec() } else { Vec::new() };
         let seq = Seq {
             request: parent.request,
             choice: fork.choice,
@@ -226,11 +234,12 @@ impl Batch {
             prefilling: false,
             preemptions: 0,
             limit: parent.limit,
-            pages,
+            pages: BlockTable::of(pages),
             waiting_work: 0,
             wanted: 0,
+            told: false,
         };
-        for &page in &seq.pages {
+        for &page in seq.pages.iter() {
             self.table.hold(page);
         }
         let (request, waits) = (seq.request, seq.pages.is_empty());
@@ -255,6 +264,9 @@ impl Batch {
         let (first, filled) = ((seq.computed - tokens) / page_tokens, seq.computed / page_tokens);
         let fingerprint = &self.requests[seq.request].fingerprint;
         seq.ensure_hashes(filled as usize, page_tokens, fingerprint, self.hasher);
+        if filled > first + 1 {
+            self.table.fetch((first as usize..filled as usize).filter_map(|i| seq.hash(i)));
+        }
         for i in first as usize..filled as usize {
             let Some(hash) = seq.hash(i) else { return };
             let parent = i.checked_sub(1).map(|i| seq.pages[i]);
@@ -266,7 +278,7 @@ impl Batch {
             if let Published::Duplicate(same) = published {
                 self.table.hold(same);
                 self.table.release(seq.pages[i]);
-                seq.pages[i] = same;
+                seq.pages.replace(i, same);
             }
         }
     }

@@ -174,7 +174,7 @@ impl Batch {
             self.publish_filled(key, new);
         }
         let seq = &mut self.seqs[key];
-        let pages = std::mem::take(&mut seq.pages);
+        let pages = seq.pages.take();
         (seq.computed, seq.prefilling) = (0, true);
         let request = self.requests[owner].key();
         self.order.tell(|| OrderEvent::Preempted { key: request });

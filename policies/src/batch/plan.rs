@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use config::ids::PageId;
+
+use super::block_table::BlockTable;
 use super::seq::Seq;
 use super::slab::Key;
 use super::{Batch, Flight, FlightSlice};
@@ -20,6 +23,8 @@ pub(super) struct Spare {
     slices: Vec<Slice>,
     /// The slices of the last plan, to be written over: mostly the next one has the same sequences in the same order.
     plan: Vec<Slice>,
+    /// What the block table of each of them is a copy of: whose, and after how many changes of it.
+    copies: Vec<(Key, u32)>,
     /// Empty.
     flight: Vec<FlightSlice>,
 }
@@ -56,6 +61,7 @@ impl Batch {
         self.wake();
         self.make_way();
         let step = self.steps + 1;
+        self.spare.copies.truncate(self.spare.plan.len());
         let mut draft = Draft {
             plan: StepPlan { step, slices: std::mem::take(&mut self.spare.plan), ..StepPlan::default() },
             used: 0,
@@ -64,11 +70,13 @@ impl Batch {
             under_way: BTreeSet::new(),
         };
         self.plan_decodes(&mut draft);
-        if !draft.plan.slices.is_empty() {
+        if draft.used > 0 {
             draft.budget = draft.budget.min(self.config.max_mixed_tokens);
         }
         self.plan_prefills(&mut draft);
         self.admit(now, &mut draft);
+        self.tell_wanted();
+        self.spare.copies.truncate(draft.used);
         let left = draft.plan.slices.drain(draft.used..);
         let few = (self.config.max_running as usize).saturating_sub(self.spare.slices.len());
         self.spare.slices.extend(left.take(few));
@@ -81,9 +89,13 @@ impl Batch {
         Some(draft.plan)
     }
 
-    /// Takes back a plan that has been run, for its memory: the next one is put together in it. Nobody has to.
+    /// Takes back the last plan, as it was given, once it has been run: the next one is put together in its memory, and goes
+    /// on from its block tables. Nobody has to.
     pub fn reuse(&mut self, plan: StepPlan) {
-        let StepPlan { mut slices, .. } = plan;
+        let StepPlan { step, mut slices, .. } = plan;
+        if step != self.steps || slices.len() != self.spare.copies.len() {
+            self.spare.copies.clear();
+        }
         for slice in slices.iter_mut().filter(|slice| slice.tokens.capacity() > SPARE_TOKENS) {
             slice.tokens = Vec::new();
         }
@@ -119,7 +131,7 @@ impl Batch {
                 let pages = &mut self.seqs[key].pages;
                 match shared {
                     Some(from) => {
-                        pages[at] = page;
+                        pages.replace(at, page);
                         draft.plan.copies.push(PageCopy { from, to: page });
                         self.table.release(from);
                     }
@@ -182,12 +194,11 @@ impl Batch {
             }));
         }
         let slice = &mut draft.plan.slices[draft.used];
+        copy_table(&mut slice.block_table, draft.used, (key, &seq.pages), &mut self.spare.copies);
         draft.used += 1;
         (slice.seq, slice.start) = (seq_key, start);
         slice.tokens.clear();
         seq.append_tokens(start, end, &mut slice.tokens);
-        slice.block_table.clear();
-        slice.block_table.extend_from_slice(&seq.pages);
         match (last, seq.joint) {
             // A decode after a decode, mostly of the same sequence.
             (true, false) => draw_one(&mut slice.draws, seq, &request.spec),
@@ -206,6 +217,24 @@ impl Batch {
         draft.flight.push(FlightSlice { seq: key, key: seq_key, tokens, prefill, last });
         draft.budget = draft.budget.saturating_sub(tokens);
     }
+}
+
+/// Has a slice's block table, number `at` of a plan, be that of a sequence. Mostly it is already, but for the last page.
+fn copy_table(
+    to: &mut Vec<PageId>,
+    at: usize,
+    (key, pages): (Key, &BlockTable),
+    copies: &mut Vec<(Key, u32)>,
+) {
+    let copy = (key, pages.changes());
+    if copies.get(at) != Some(&copy) {
+        to.clear();
+    }
+    match copies.get_mut(at) {
+        Some(known) => *known = copy,
+        None => copies.push(copy),
+    }
+    to.extend_from_slice(&pages[to.len()..]);
 }
 
 /// Has a slice draw the next token of a choice's own sequence, as [`draw`] says.

@@ -6,8 +6,12 @@ use super::order::{running_tier, tier};
 use super::seq::{Choice, Place, Request, Seq};
 use super::slab::Key;
 use super::{Batch, BatchEffect};
+use crate::kv::PageHash;
 use crate::order::OrderEvent;
 use crate::time::Time;
+
+/// Wanted pages that the table has not been told of, at most: each report of the load looks at them.
+const MOST_UNTOLD: u32 = 1024;
 
 impl Batch {
     /// Takes a request with all its sequences out of every list; `reason` says why it fails.
@@ -76,7 +80,7 @@ impl Batch {
             Place::Receiving => _ = self.receiving.remove(&seq.rank()),
             Place::Held => _ = self.held.remove(&seq.rank()),
         }
-        self.give_up(std::mem::take(&mut seq.pages));
+        self.give_up(seq.pages.take());
     }
 
     /// The request is given up at its deadline if nothing of it runs then.
@@ -102,7 +106,9 @@ impl Batch {
         self.waiting_tokens -= u64::from(seq.len());
         self.waiting_work -= seq.waiting_work;
         self.wanted_tokens -= u64::from(seq.wanted) * u64::from(self.config.page_tokens);
-        self.table.unwant((0..seq.wanted as usize).filter_map(|i| seq.hash(i)));
+        if seq.told {
+            self.table.unwant((0..seq.wanted as usize).filter_map(|i| seq.hash(i)));
+        }
     }
 
     /// As [`Batch::uncount`], of one that stays.
@@ -112,10 +118,13 @@ impl Batch {
         self.waiting_work -= std::mem::take(&mut seq.waiting_work);
         let wanted = std::mem::take(&mut seq.wanted);
         self.wanted_tokens -= u64::from(wanted) * u64::from(self.config.page_tokens);
-        self.table.unwant((0..wanted as usize).filter_map(|i| seq.hash(i)));
+        if std::mem::take(&mut seq.told) {
+            self.table.unwant((0..wanted as usize).filter_map(|i| seq.hash(i)));
+        }
     }
 
-    /// Counts a sequence that has come to wait.
+    /// Counts a sequence that has come to wait. The table hears of its pages when it is still waiting after the next step has
+    /// been put together: most that come are in that step.
     pub(super) fn count_waiting(&mut self, key: Key) {
         let work = self.work(&self.seqs[key]);
         let seq = &mut self.seqs[key];
@@ -124,7 +133,31 @@ impl Batch {
         self.waiting_tokens += u64::from(seq.len());
         seq.wanted = seq.known_pages(self.config.page_tokens);
         self.wanted_tokens += u64::from(seq.wanted) * u64::from(self.config.page_tokens);
-        self.table.want((0..seq.wanted as usize).filter_map(|i| seq.hash(i)));
+        self.untold.push(key);
+        self.untold_pages += seq.wanted;
+        if self.untold_pages > MOST_UNTOLD {
+            self.tell_wanted();
+        }
+    }
+
+    /// Tells the table what those want who have come to wait and still do.
+    pub(super) fn tell_wanted(&mut self) {
+        self.untold_pages = 0;
+        for key in self.untold.drain(..) {
+            let Some(seq) = self.seqs.get_mut(key).filter(|seq| seq.is_untold()) else { continue };
+            seq.told = true;
+            self.table.want((0..seq.wanted as usize).filter_map(|i| seq.hash(i)));
+        }
+    }
+
+    /// Pages beside [`crate::kv::table::PageTable::missing`] that those want of whom the table does not know.
+    pub(super) fn missing_untold(&self) -> u64 {
+        let untold = self.untold.iter().filter_map(|key| self.seqs.get(*key)).filter(|seq| seq.is_untold());
+        let pages = untold.flat_map(|seq| (0..seq.wanted as usize).filter_map(|i| seq.hash(i)));
+        let mut missing: Vec<PageHash> = pages.filter(|page| self.table.would_miss(page)).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        missing.len() as u64
     }
 
     /// A choice less is asked of a waiting sequence.
@@ -166,7 +199,7 @@ impl Batch {
     pub(super) fn dispossess(&mut self, key: Key) -> Vec<PageId> {
         let seq = &mut self.seqs[key];
         let dropped = seq.computed;
-        let pages = std::mem::take(&mut seq.pages);
+        let pages = seq.pages.take();
         (seq.computed, seq.prefilling) = (0, true);
         let owner = seq.request;
         let request = &mut self.requests[owner];

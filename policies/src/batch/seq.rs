@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use config::ids::PageId;
-
+use super::block_table::BlockTable;
 use super::fresh::Spot;
 use super::slab::Key;
 use super::transfer::Transfer;
@@ -136,11 +135,13 @@ pub(super) struct Seq {
     /// Hashes of the full pages after those of the prompt, as far as they were needed.
     pub(super) output_hashes: Vec<PageHash>,
     /// Pages in order; empty while it waits to run and while it is stalled.
-    pub(super) pages: Vec<PageId>,
+    pub(super) pages: BlockTable,
     /// What it is counted with in [`super::Batch::waiting_work`] while it waits.
     pub(super) waiting_work: u64,
-    /// Leading pages that the table counts as wanted while it waits.
+    /// Leading pages that it is counted to want while it waits.
     pub(super) wanted: u32,
+    /// The table counts them too ([`super::Batch::tell_wanted`]).
+    pub(super) told: bool,
     /// Tokens whose keys and values are in the pages.
     pub(super) computed: u32,
     /// Computes tokens that were there at its admission; otherwise the one that it drew last.
@@ -159,6 +160,11 @@ impl Seq {
     /// Tokens without keys and values.
     pub(super) fn remaining(&self) -> u32 {
         self.len() - self.computed
+    }
+
+    /// Whether it waits and the table does not know what it wants.
+    pub(super) fn is_untold(&self) -> bool {
+        matches!(self.place, Place::Fresh | Place::Resuming) && !self.told
     }
 
     /// Its key in the ordered lists.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use config::ids::{Attempt, RequestId};
 
+use super::block_table::BlockTable;
 use super::fresh::Spot;
 use super::seq::{Choice, Place, Request, Seq};
 use super::slab::Key;
@@ -174,9 +175,10 @@ impl Batch {
                 prompt_hashes: Arc::clone(hashes),
                 output,
                 output_hashes: Vec::new(),
-                pages: Vec::new(),
+                pages: BlockTable::default(),
                 waiting_work: 0,
                 wanted: 0,
+                told: false,
                 computed: 0,
                 prefilling: true,
                 preemptions: 0,

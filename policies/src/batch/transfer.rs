@@ -240,7 +240,7 @@ impl Batch {
             self.kv_work.push(KvWork::NotNeeded { request: id, attempt });
             return false;
         }
-        let (pages, cached, tokens) = (seq.pages.clone(), seq.computed, seq.len());
+        let (pages, cached, tokens) = (seq.pages.to_vec(), seq.computed, seq.len());
         self.kv_work.push(KvWork::Reserved { request: id, attempt, pages, cached, tokens });
         let rank = seq.rank();
         self.seqs[key].place = Place::Receiving;

@@ -43,7 +43,7 @@ impl Batch {
         work += others.map(|k| self.work(&self.seqs[*k])).sum::<u64>();
         // Those that wait look for their pages when their turn comes: what is in the cache is no work, and what several want
         // is computed once.
-        let missing = self.table.missing() * u64::from(self.config.page_tokens);
+        let missing = (self.table.missing() + self.missing_untold()) * u64::from(self.config.page_tokens);
         let waiting = self.waiting_tokens - self.wanted_tokens + missing;
         BatchLoad {
             queued_prefill_tokens: waiting + prefill,

@@ -27,6 +27,9 @@ use wanted::Wanted;
 
 const NONE: u32 = u32::MAX;
 
+/// Evictions whose memory is fetched at a time.
+const FETCH: u32 = 32;
+
 /// Pages of one worker. All operations but [`PageTable::check`] and construction are O(log pages) or better.
 #[derive(Clone, Debug)]
 pub struct PageTable {
@@ -171,6 +174,12 @@ impl PageTable {
         }
     }
 
+    /// Whether a page is one more in [`PageTable::missing`] when somebody wants it.
+    #[must_use]
+    pub fn would_miss(&self, page: &PageHash) -> bool {
+        !self.wanted.has(page) && self.named(page).is_none()
+    }
+
     /// Pages that are wanted and cannot be found, each once however many want it.
     #[must_use]
     pub const fn missing(&self) -> u64 {
@@ -190,10 +199,32 @@ impl PageTable {
             self.hold(page);
             pages.push(page);
         }
-        for _ in 0..fresh {
+        for left in (1..=fresh).rev() {
+            if self.free.is_empty() && (fresh - left).is_multiple_of(FETCH) {
+                self.fetch_oldest(left.min(FETCH));
+            }
             pages.push(self.take()?);
         }
         Some(pages)
+    }
+
+    /// Reads what the next `count` evictions look at: each is somewhere else in memory, and so they come at the same time
+    /// instead of one after the other.
+    fn fetch_oldest(&self, count: u32) {
+        let mut at = self.oldest;
+        let oldest = std::iter::from_fn(|| {
+            let page = self.pages.get(at as usize)?;
+            at = page.newer;
+            page.cached.as_ref()
+        });
+        let read = oldest.take(count as usize).map(|cached| self.index.peek(&cached.hash));
+        std::hint::black_box(read.fold(0, u32::wrapping_add));
+    }
+
+    /// As [`PageTable::fetch_oldest`], for pages that are about to be looked for or published.
+    pub fn fetch(&self, pages: impl IntoIterator<Item = PageHash>) {
+        let read = pages.into_iter().map(|page| self.index.peek(&page));
+        std::hint::black_box(read.fold(0, u32::wrapping_add));
     }
 
     /// Pages that could be taken once `hits` are held.

@@ -1,6 +1,6 @@
 //! Booking and release: the one path by which a worker's load changes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use config::ids::{Attempt, RequestId, WorkerId};
@@ -186,34 +186,34 @@ impl Placement {
     /// When the counters of a worker are not the sums of its bookings, a booking is on an unknown worker, a node has two
     /// lives, the queue is over its limit, a request is in two places, or a policy that lives here says so.
     pub fn check(&self) -> Result<(), Broken> {
-        let mut sums: BTreeMap<&WorkerId, (u32, u64, u64, u64, u64)> = BTreeMap::new();
-        let mut handoffs: BTreeMap<&WorkerId, (u32, u64)> = BTreeMap::new();
+        // In the order of the workers.
+        let mut sums: Vec<(u32, u64, u64, u64, u64)> = vec![Default::default(); self.workers.len()];
+        let mut handoffs: Vec<(u32, u64)> = vec![Default::default(); self.workers.len()];
         for ((request, attempt), booking) in &self.bookings {
             let worker = &booking.plan.worker;
-            ensure_invariant!(
-                self.workers.contains_key(worker),
-                "placement_books_known_workers",
-                "{request}/{attempt} is booked on {worker}"
-            );
-            let sum = sums.entry(worker).or_default();
+            let Some(place) = self.workers.place(worker) else {
+                let detail = format!("{request}/{attempt} is booked on {worker}");
+                return Err(Broken { name: "placement_books_known_workers", detail });
+            };
+            let sum = &mut sums[place as usize];
             let fresh = if booking.accepted { 0 } else { booking.prefill };
-            let untold = self.workers.get(worker).map_or(0, |row| booking.untold(row));
+            let untold = booking.untold(&self.workers.at(place).1);
             *sum =
                 (sum.0 + 1, sum.1 + booking.tokens, sum.2 + fresh, sum.3 + untold, sum.4 + booking.context);
             if let Some(handoff) = &booking.handoff {
-                ensure_invariant!(
-                    self.workers.contains_key(&handoff.worker) && handoff.worker != *worker,
-                    "placement_hands_off_to_known_others",
-                    "the prompt of {request}/{attempt} on {worker} is booked on {}",
-                    handoff.worker
-                );
-                let sum = handoffs.entry(&handoff.worker).or_default();
+                let Some(other) = self.workers.place(&handoff.worker).filter(|other| *other != place) else {
+                    let detail = format!(
+                        "the prompt of {request}/{attempt} on {worker} is booked on {}",
+                        handoff.worker
+                    );
+                    return Err(Broken { name: "placement_hands_off_to_known_others", detail });
+                };
+                let sum = &mut handoffs[other as usize];
                 *sum = (sum.0 + 1, sum.1 + handoff.tokens);
             }
         }
         let mut former: Option<&WorkerId> = None;
-        for (worker, row) in self.workers.iter() {
-            let sum = sums.get(worker).copied().unwrap_or_default();
+        for ((worker, row), (sum, handed)) in self.workers.iter().zip(sums.into_iter().zip(handoffs)) {
             let counts =
                 (row.booked, row.booked_tokens, row.fresh_prefill, row.taken_prefill, row.booked_context);
             ensure_invariant!(
@@ -221,11 +221,10 @@ impl Placement {
                 "placement_counters_are_sums",
                 "{worker} counts {counts:?}, its bookings are {sum:?}"
             );
-            let sum = handoffs.get(worker).copied().unwrap_or_default();
             ensure_invariant!(
-                sum == (row.handoffs, row.handoff_tokens),
+                handed == (row.handoffs, row.handoff_tokens),
                 "placement_handoffs_are_sums",
-                "{worker} counts {:?}, its part of bookings is {sum:?}",
+                "{worker} counts {:?}, its part of bookings is {handed:?}",
                 (row.handoffs, row.handoff_tokens)
             );
             ensure_invariant!(

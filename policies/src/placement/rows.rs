@@ -45,10 +45,6 @@ impl Rows {
         self.place(id).map(|place| &mut self.rows[place as usize].1)
     }
 
-    pub(super) fn contains_key(&self, id: &WorkerId) -> bool {
-        self.places.contains_key(id)
-    }
-
     pub(super) fn insert(&mut self, id: WorkerId, row: Row) {
         match self.rows.binary_search_by(|(name, _)| name.cmp(&id)) {
             Ok(at) => self.rows[at].1 = row,

@@ -7,11 +7,13 @@
 //! >   + `eviction-scale` × tokens that it has to forget for the own ones)
 //! > + `decode-load-scale` × (tokens that are being generated there)
 //!
-//! On a decode worker, where prefill workers are there to compute the prompt, the first part is what the best of those has
-//! to do first, the same for all decode workers, and what slows tokens down is the KV that each step reads:
+//! Where prefill workers are there to compute the prompt, the first part is what the best of those has to do first, unless
+//! the worker itself is sooner done: mostly because it has generated the turns before this one and holds their keys and
+//! values. What slows tokens down is the KV that each step reads:
 //!
-//! > `prefill-load-scale` × (least of: own prompt tokens that a prefill worker does not hold + those that wait there)
-//! > + ½ × (tokens whose keys and values the decode worker holds, or will for what is booked there, these included)
+//! > least of: the first part, as above; `prefill-load-scale` × (least of: own prompt tokens that a prefill worker does not
+//! >   hold + those that wait there)
+//! > + ½ × (tokens whose keys and values the worker holds, or will for what is booked there, these included)
 //!
 //! That is the cost of NVIDIA Dynamo's KV router, in tokens instead of blocks, and the price of memory, as Preble's E2 has
 //! it (Srivatsa et al., 2024): a copy of a prefix on a worker whose pages are all in use is paid for a second time by
@@ -45,10 +47,9 @@ mod routed;
 /// Kubernetes inference gateway.
 const UNKNOWN_TOKENS: u64 = 500_000;
 
-/// Weight of a token of KV at a decode worker, in prompt tokens: what it adds to a step there, as often as an answer has
+/// Weight of a token of KV where prompts are computed by others, in prompt tokens: what it adds to a step there, as often as an answer has
 /// tokens (256), beside the time of a prompt token. By the rooflines of H100 and H200 that is 0.1 to 0.4 for models of 70 to 8
-/// thousand million weights, and 0.6 by the cost curve of the reference simulations; it ranks decode workers among each other
-/// whatever it is.
+/// thousand million weights, and 0.6 by the cost curve of the reference simulations.
 const KV_LOAD: f64 = 0.5;
 
 /// Options of `cache-aware`: those of its table that it decides by. The configuration has their defaults.
@@ -166,16 +167,20 @@ impl CacheAware {
     /// What a request costs where `uncached` of its tokens have to be computed, or brought from where they are computed
     /// for the cost of `elsewhere`.
     fn cost(&self, row: &CandidateRow, uncached: u64, elsewhere: Option<f64>) -> u64 {
-        if let Some(elsewhere) = elsewhere.filter(|_| row.info.role == WorkerRole::Decode) {
-            return (elsewhere + KV_LOAD * row.kv_tokens.saturating_add(uncached) as f64) as u64;
-        }
         let free = u64::from(row.pages_free) * u64::from(row.info.page_tokens);
         let evicted = if row.pages_total > 0 { uncached.saturating_sub(free) } else { 0 };
         let evicted = self.options.eviction_scale * evicted as f64;
         let prefill = evicted + uncached.saturating_add(row.prefill_tokens) as f64;
-        let decode = row.work_tokens.saturating_sub(row.prefill_tokens) as f64;
+        let here = self.options.prefill_load_scale * prefill;
+        let cost = match elsewhere.filter(|_| row.info.role != WorkerRole::Prefill) {
+            Some(elsewhere) => here.min(elsewhere) + KV_LOAD * row.kv_tokens.saturating_add(uncached) as f64,
+            None => {
+                let decode = row.work_tokens.saturating_sub(row.prefill_tokens) as f64;
+                here + self.options.decode_load_scale * decode
+            }
+        };
         // Rounded to whole tokens; saturates.
-        (self.options.prefill_load_scale * prefill + self.options.decode_load_scale * decode) as u64
+        cost as u64
     }
 
     /// Whether a worker should not take a prompt of which it holds more than the threshold (`warm`), or not.

@@ -5,11 +5,13 @@
 //! ```text
 //! uncached = prompt − hit           tokens that the worker of the request would have to compute itself
 //! remote   = uncached ≥ min-remote-tokens
-//!            ∧ (uncached ≥ effective-tokens ∨ uncached / prompt ≥ effective-ratio)
-//!            ∧ a compatible prefill worker has room, and no more than prefill-busy-tokens waiting
+//!            ∧ (uncached ≥ effective-tokens ∨ uncached / prompt ≥ effective-ratio ∨ full)
+//!            ∧ a compatible prefill worker has room, and (no more than prefill-busy-tokens waiting ∨ full)
+//! full     = running requests hold more than decode-busy-threshold of the KV pages there
 //! ```
 //!
-//! which is Dynamo's conditional disaggregation (`isl_bounding` and `prefill_load`) with a floor. What is computed where
+//! which is Dynamo's conditional disaggregation (`isl_bounding`, `prefill_load` and its veto for busy decode workers) with a
+//! floor. What is computed where
 //! it generates anyway (short, cached, a busy pool) is no failure. Where a prompt is worth sending and no prefill worker
 //! can have it, `fallback` says what happens: a unified worker computes it for a decode worker, the decode worker does
 //! it itself, or the request is turned away. A unified worker always can compute its own prompts.
@@ -55,6 +57,8 @@ pub struct DisaggregateOptions {
     pub effective_ratio: f64,
     /// A prefill worker with more prompt tokens waiting is not sent more.
     pub prefill_busy_tokens: Option<u64>,
+    /// A worker of whose pages running requests hold more than this share computes nothing that could be sent.
+    pub decode_busy_threshold: f64,
     /// Prompts that one worker computes for others at once.
     pub max_outstanding: Option<u32>,
     /// Where a prompt that is worth sending is computed when no prefill worker can have it.
@@ -76,6 +80,7 @@ impl From<&DisaggregateConfig> for DisaggregateOptions {
             effective_tokens: disaggregate.effective_tokens.map(u64::from),
             effective_ratio: disaggregate.effective_ratio,
             prefill_busy_tokens: disaggregate.prefill_busy_tokens,
+            decode_busy_threshold: disaggregate.decode_busy_threshold,
             max_outstanding: disaggregate.max_outstanding,
             fallback: disaggregate.fallback,
             rebalance: RebalanceOptions::configured(disaggregate),
@@ -153,7 +158,7 @@ impl Disaggregate {
         }
         let share = uncached as f64 / f64::from(prompt.max(1));
         let enough = o.effective(row);
-        if uncached < enough && share < o.effective_ratio {
+        if uncached < enough && share < o.effective_ratio && !self.is_full(row) {
             let why = format!(
                 "{missing}, fewer than effective-tokens = {enough} and a smaller share than effective-ratio = {}",
                 o.effective_ratio
@@ -183,7 +188,8 @@ impl Disaggregate {
             let why = format!("all {} prefill workers are full", matching.len());
             return self.second_choice(query, decode, Local { code: RouteNote::FULL, why });
         }
-        let calm = |row: &&CandidateRow| row.prefill_tokens <= self.options.busy(row);
+        let full = self.is_full(decode);
+        let calm = |row: &&CandidateRow| full || row.prefill_tokens <= self.options.busy(row);
         let mut able: Vec<_> = with_room.iter().copied().filter(calm).collect();
         if able.is_empty() {
             let least = with_room.iter().map(|row| row.prefill_tokens).min().unwrap_or(0);
@@ -217,6 +223,11 @@ impl Disaggregate {
         }
         able.sort_by_key(|row| order(&query.request, row));
         Pool::Of(able, Some(lacking))
+    }
+
+    /// Whether the streams of a worker are slow enough as it is.
+    fn is_full(&self, row: &CandidateRow) -> bool {
+        f64::from(row.pages_used) > self.options.decode_busy_threshold * f64::from(row.pages_total)
     }
 
     fn has_room(&self, row: &CandidateRow) -> bool {
@@ -298,8 +309,8 @@ impl ClusterPolicy for Disaggregate {
 
     fn opinion(&mut self, _now: Time, query: &PolicyQuery) -> Opinion {
         let request = &query.request;
-        // The pool depends on the kind of page and the role alone, which are mostly the same for all.
-        let mut former: Option<(&CandidateRow, Shared<'_>)> = None;
+        // The pool depends on the kind of page, the role, which are mostly the same for all, and whether the worker is full.
+        let mut pools: [Option<(&CandidateRow, Shared<'_>)>; 2] = [None, None];
         let mut verdicts = Vec::with_capacity(query.rows.len());
         for row in query.rows.iter() {
             if let Err(Local { code, why }) = self.worth(request, row) {
@@ -317,10 +328,11 @@ impl ClusterPolicy for Disaggregate {
             let same = |of: &CandidateRow| of.info.role == row.info.role && of.info.pairs_with(&row.info);
             // What does not match is said of each by name.
             let matched = |pool: &Pool<'_>| !matches!(pool, Pool::Lacking(l) if l.code == INCOMPATIBLE);
+            let former = &mut pools[usize::from(self.is_full(row))];
             if !former.as_ref().is_some_and(|(of, shared)| same(of) && matched(&shared.pool)) {
-                former = Some((row, Shared::new(request, self.pool(query, row))));
+                *former = Some((row, Shared::new(request, self.pool(query, row))));
             }
-            if let Some((_, pool)) = &former {
+            if let Some((_, pool)) = former {
                 verdicts.push(self.verdict(query, row, pool));
             }
         }

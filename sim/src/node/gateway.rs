@@ -20,8 +20,13 @@ use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
 use crate::report::tally::{Outcome, Seen, Tally};
 
 mod live;
+mod moves;
 
 use live::{Live, LiveRequests};
+pub use moves::Moving;
+
+/// Requests that a step must tell of for their memory to be fetched at once; a step of a few is of a small cluster.
+const FETCH: usize = 8;
 
 /// Where a request was placed, and what policies said of it.
 pub type Placed = (WorkerId, Arc<[Stage]>);
@@ -161,7 +166,12 @@ impl Gateway {
     pub fn handle(&mut self, now: Time, message: GatewayMsg, out: &mut Outbox) -> Result<(), Broken> {
         match message {
             GatewayMsg::Placement(PlacementEffect::Placed { request, attempt, plan }) => {
-                if let Some(placements) = self.history.as_mut().and_then(|h| h.placements.get_mut(&request)) {
+                // A place for a request that moves is one of its own when it has moved.
+                let is_next = |live: &Live| live.session.spec().attempt == attempt;
+                if self.live.get(request).is_some_and(is_next)
+                    && let Some(placements) =
+                        self.history.as_mut().and_then(|h| h.placements.get_mut(&request))
+                {
                     placements.push((plan.worker.clone(), Arc::clone(&plan.stages)));
                 }
                 self.with(now, request, out, |s, fx| s.placed(now, attempt, plan, fx))
@@ -194,7 +204,8 @@ impl Gateway {
             GatewayMsg::NodeLost(node, known) => {
                 self.places.node_lost(node.clone());
                 self.each(now, out, |session, fx| {
-                    let there = session.worker().filter(|worker| worker.node == node).cloned();
+                    let both = [session.moving_to(), session.worker()].into_iter().flatten();
+                    let there: Vec<WorkerId> = both.filter(|worker| worker.node == node).cloned().collect();
                     for worker in known.iter().chain(&there) {
                         session.worker_lost(now, worker, fx);
                     }
@@ -208,6 +219,9 @@ impl Gateway {
                 self.places.controller(matches!(message, GatewayMsg::ControllerFound));
                 self.each(now, out, |session, fx| session.ask_again(now, fx))
             }
+            GatewayMsg::Fetched(request, attempt, result) => {
+                self.with(now, request, out, |s, fx| s.fetched(now, attempt, result, fx))
+            }
             GatewayMsg::Accepted(request, attempt) => {
                 if self.tells_accepted {
                     self.places.tell(request, ControllerMsg::Accepted(request, attempt), out);
@@ -217,12 +231,18 @@ impl Gateway {
             GatewayMsg::Refused(request, attempt, refusal) => {
                 self.with(now, request, out, |s, fx| s.refused(now, attempt, refusal, fx))
             }
-            GatewayMsg::Produced(effects) => {
-                self.live.fetch(effects.iter().filter_map(|effect| match effect {
-                    BatchEffect::Token(event) => Some(event.seq.request),
-                    _ => None,
-                }));
-                effects.into_iter().try_for_each(|effect| self.produced(now, effect, out))
+            GatewayMsg::Produced(mut effects) => {
+                if effects.len() >= FETCH {
+                    self.live.fetch(effects.iter().filter_map(|effect| match effect {
+                        BatchEffect::Token(event) => Some(event.seq.request),
+                        _ => None,
+                    }));
+                }
+                for effect in effects.drain(..) {
+                    self.produced(now, effect, out)?;
+                }
+                out.reuse(effects);
+                Ok(())
             }
         }
     }
@@ -352,13 +372,28 @@ impl Gateway {
                     self.tally.token(now, seen, &event);
                 }
                 SessionEffect::DeliverPrompt { .. } => {}
-                // Nobody asks for a migration here.
-                SessionEffect::Choose(_)
-                | SessionEffect::Unchoose { .. }
-                | SessionEffect::Fetch { .. }
-                | SessionEffect::Take { .. }
-                | SessionEffect::Switched { .. }
-                | SessionEffect::Migration(_) => {}
+                SessionEffect::Choose(request) => self.places.choose(request, out),
+                SessionEffect::Unchoose { request, attempt } => self.places.unchoose(request, attempt, out),
+                SessionEffect::Fetch { to, from, spec } => {
+                    out.send(Event::Worker(to, WorkerMsg::Fetch(spec, from)));
+                }
+                SessionEffect::Take { to, from, takes, spec } => {
+                    out.send(Event::Worker(to, WorkerMsg::Take(spec, from, takes)));
+                }
+                SessionEffect::Switched { worker, attempt } => {
+                    self.places.switched(id);
+                    seen.moved();
+                    if self.tells_accepted {
+                        self.places.tell(id, ControllerMsg::Accepted(id, attempt), out);
+                    }
+                    if let Some(placements) = self.history.as_mut().and_then(|h| h.placements.get_mut(&id)) {
+                        placements.push((worker, Arc::default()));
+                    }
+                }
+                SessionEffect::Migration(end) => {
+                    self.places.moved(id);
+                    self.tally.moved(&end);
+                }
                 SessionEffect::Finished => outcome = Some(Outcome::Finished),
                 SessionEffect::Failed(failure) => outcome = Some(Outcome::Failed(failure)),
             }
@@ -384,6 +419,12 @@ impl Gateway {
     #[must_use]
     pub const fn live(&self) -> usize {
         self.live.len()
+    }
+
+    /// Whether a request has ended since the last time that somebody asked which have.
+    #[must_use]
+    pub const fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
     }
 
     /// Requests that have ended since the last time, with what their first choices were answered.

@@ -55,8 +55,10 @@ pub(super) struct Replay {
     seed: u64,
     speedup: f64,
     classes: Vec<Class>,
-    /// Time of the first line, in the file's own count.
+    /// When the first row comes, in the file's own count.
     origin: Option<u64>,
+    /// Rows that were read before it was known when the first one comes, in the order of their lines.
+    begin: VecDeque<Row>,
     /// Rows that come by themselves, by time and line.
     ahead: BTreeMap<(Time, u64), Row>,
     /// When the last of those came that came by itself.
@@ -65,6 +67,8 @@ pub(super) struct Replay {
     after: After,
     answers: Answers,
     numbers: u64,
+    /// Room to make a prompt in.
+    prompt: Vec<Token>,
 }
 
 impl Replay {
@@ -78,18 +82,29 @@ impl Replay {
             speedup: w.speedup,
             classes: w.classes.clone(),
             origin: None,
+            begin: VecDeque::new(),
             ahead: BTreeMap::new(),
             last: Time::ZERO,
             after: After::default(),
             answers: Answers::new(model(w), w.temperature),
             numbers: 0,
+            prompt: Vec::new(),
         })
     }
 
     /// Reads ahead until enough rows come by themselves or nothing is left.
     fn fill(&mut self) -> Result<(), SimError> {
+        if self.origin.is_none() {
+            while self.begin.len() < AHEAD
+                && let Some(row) = self.lines.next()?
+            {
+                self.begin.push_back(row);
+            }
+            self.origin = self.begin.iter().filter_map(|row| row.at).min();
+        }
         while self.ahead.len() < AHEAD {
-            let Some(mut row) = self.lines.next()? else { return self.end_of_file() };
+            let read = self.begin.pop_front().map_or_else(|| self.lines.next(), |row| Ok(Some(row)))?;
+            let Some(mut row) = read else { return self.end_of_file() };
             row.delay = row.delay.map(|delay| Span((delay.0 as f64 / self.speedup) as u64));
             let line = row.line;
             let at = row.at.map(|at| {
@@ -134,12 +149,12 @@ impl Replay {
     fn ask(&mut self, at: Time, row: Row) -> Ask {
         self.numbers += 1;
         let number = self.numbers;
-        let prompt = self.answers.prompt(&row, self.seed);
-        self.answers.remember(&row, number, &prompt);
+        self.answers.prompt(&row, self.seed, &mut self.prompt);
+        self.answers.remember(&row, number, &self.prompt);
         let ask = Ask {
             at,
             number,
-            prompt: prompt.into(),
+            prompt: self.prompt.as_slice().into(),
             max_tokens: row.output,
             exact: true,
             session: row.session.as_deref().map(SessionId::from),

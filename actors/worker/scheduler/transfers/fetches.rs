@@ -54,7 +54,7 @@ impl Transfers {
             self.fetches.ended.push((gateway, id, Err(why)));
             return;
         };
-        let spec = whole_pages(spec, self.kv.layout.page_tokens);
+        let spec = spec.up_to_full_pages(self.kv.layout.page_tokens);
         let kept = Box::new(spec.clone());
         // However little is missing: it is not to be computed here.
         let result = core.submit_received(now, spec, 1);
@@ -100,65 +100,6 @@ impl Transfers {
         self.fetches.end(id, result);
         if !core.keep_received(now, id.0, id.1, tokens) {
             core.cancel(now, id.0, id.1);
-        }
-    }
-}
-
-/// The sequence up to its last full page and one token more, which the source has to compute anew to say what comes next:
-/// with all tokens it would compute up to a page of them, in the middle of the stream that is to move. Where all its pages
-/// are full that is the last page but one: what comes after a page is found by computing its last token, and computing
-/// begins with a page. No client gets what is drawn, so that it does not matter which tokens are the prompt's; one stays
-/// output, which tells the source that the stream goes on.
-fn whole_pages(mut spec: RequestSpec, page_tokens: u32) -> RequestSpec {
-    let (prompt, page) = (spec.prompt.len(), page_tokens.max(1) as usize);
-    let [choice] = &mut spec.resumed[..] else { return spec };
-    if choice.tokens.is_empty() {
-        return spec;
-    }
-    let total = prompt + choice.tokens.len();
-    let kept = ((total - 1) / page * page + 1).max(2);
-    if kept > prompt {
-        choice.tokens.truncate(kept - prompt);
-    } else {
-        choice.tokens = vec![spec.prompt[kept - 1]];
-        spec.prompt = spec.prompt[..kept - 1].into();
-        let pages = spec.hashes.len().min(spec.prompt.len() / page);
-        spec.hashes = spec.hashes[..pages].into();
-    }
-    spec
-}
-
-#[cfg(test)]
-mod tests {
-    use policies::kv::PageHash;
-    use policies::request::ResumedChoice;
-
-    use super::*;
-
-    /// Wherever in a page the stream is, before its first output fills one too.
-    #[test]
-    fn one_token_beyond_full_pages_is_computed_again() {
-        for (prompt, generated) in
-            (1..70).flat_map(|prompt| (1..70).map(move |generated| (prompt, generated)))
-        {
-            let mut spec = crate::testing::request(1, 100);
-            spec.prompt = (0..prompt).collect();
-            spec.hashes = (0..prompt / 16).map(|page| PageHash([page as u8; 16])).collect();
-            let tokens = (prompt..prompt + generated).collect();
-            spec.resumed = vec![ResumedChoice { tokens, ..ResumedChoice::default() }];
-            let cut = whole_pages(spec.clone(), 16);
-            let kept: Vec<u32> = cut.prompt.iter().chain(&cut.resumed[0].tokens).copied().collect();
-            assert_eq!(
-                kept,
-                (0..kept.len() as u32).collect::<Vec<_>>(),
-                "{prompt} + {generated}: a beginning"
-            );
-            // All pages before the last token, and that one; less than a page has no page.
-            let pages = (prompt + generated - 1) / 16;
-            assert_eq!(kept.len() as u32, (pages * 16 + 1).max(2), "{prompt} + {generated}");
-            assert!(!cut.prompt.is_empty() && !cut.resumed[0].tokens.is_empty(), "{prompt} + {generated}");
-            assert_eq!(cut.hashes.len(), cut.prompt.len() / 16);
-            assert!(spec.hashes.starts_with(&cut.hashes));
         }
     }
 }

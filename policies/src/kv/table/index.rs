@@ -51,6 +51,11 @@ impl Index {
         }
     }
 
+    /// Something of where a search for a hash begins.
+    pub(super) fn peek(&self, hash: &PageHash) -> u32 {
+        self.entries[self.home(tag(hash))].page
+    }
+
     /// Adds a page whose hash is not there.
     pub(super) fn insert(&mut self, hash: &PageHash, page: PageId) {
         let tag = tag(hash);

@@ -19,6 +19,10 @@ impl Wanted {
         self.missing
     }
 
+    pub(super) fn has(&self, page: &PageHash) -> bool {
+        self.counts.contains_key(page)
+    }
+
     /// One more wants a page.
     pub(super) fn add(&mut self, page: PageHash, found: bool) {
         let count = self.counts.entry(page).or_default();

@@ -1,3 +1,6 @@
+use std::sync::Arc;
+
+use config::WorkerRole;
 use config::ids::WorkerId;
 
 use super::*;
@@ -146,28 +149,58 @@ fn extreme_figures_do_not_overflow() {
     assert_eq!(opinion.costs.iter().map(|(_, cost)| *cost > 1 << 60).collect::<Vec<_>>(), [true, true]);
 }
 
+/// A row with (role, KV held, hit, prefill waiting).
+fn generating(
+    n: u64,
+    role: WorkerRole,
+    kv_tokens: u64,
+    hit_tokens: u32,
+    prefill_tokens: u64,
+) -> CandidateRow {
+    let row = CandidateRow { kv_tokens, hit_tokens, prefill_tokens, ..row(n) };
+    let mut info = crate::placement::WorkerInfo::clone(&row.info);
+    info.role = role;
+    CandidateRow { info: Arc::new(info), ..row }
+}
+
+/// Asks about a prompt of 1,000 tokens beside a prefill worker where so many wait; the cheapest.
+fn beside_prefill(rows: Vec<CandidateRow>, waiting: Option<u64>) -> String {
+    let mut query = query(1000, None, rows);
+    query.prefill =
+        waiting.map(|prefill_tokens| CandidateRow { prefill_tokens, ..row(9) }).into_iter().collect();
+    best(&CacheAware::default().opinion(Time::ZERO, &query))
+}
+
 /// Where prefill workers compute prompts, decode workers are compared by the KV that they hold or will hold.
 #[test]
 fn decode_workers_are_balanced_by_what_they_hold() {
-    let decode = |n, kv_tokens, hit_tokens, prefill_tokens| {
-        let row = CandidateRow { kv_tokens, hit_tokens, prefill_tokens, ..row(n) };
-        let mut info = crate::placement::WorkerInfo::clone(&row.info);
-        info.role = config::WorkerRole::Decode;
-        CandidateRow { info: std::sync::Arc::new(info), ..row }
-    };
-    let rows = vec![decode(0, 9000, 800, 0), decode(1, 8000, 0, 5000), decode(2, 8500, 0, 0)];
-    let mut query = query(1000, None, rows);
-    let cheapest = |query: &PolicyQuery| {
-        let said = CacheAware::default().opinion(Time::ZERO, query);
-        said.costs.into_iter().min_by_key(|(_, cost)| *cost).map(|(id, _)| id)
-    };
-    query.prefill = vec![CandidateRow { prefill_tokens: 300, ..row(9) }].into();
-    assert_eq!(cheapest(&query), Some(query.rows[1].worker.clone()), "whatever prompts wait there");
+    let decode = |n, kv, hit, prefill| generating(n, WorkerRole::Decode, kv, hit, prefill);
+    let rows = |first| vec![decode(0, first, 400, 900), decode(1, 8000, 0, 5000), decode(2, 8500, 0, 300)];
+    assert_eq!(beside_prefill(rows(9000), Some(300)), "w1", "whatever prompts wait there");
     // What it holds of the prompt comes to no more than what it holds.
-    let mut rows = query.rows.to_vec();
-    rows[0].kv_tokens = 8100;
-    query.rows = rows.into();
-    assert_eq!(cheapest(&query), Some(query.rows[0].worker.clone()));
-    query.prefill = std::sync::Arc::default();
-    assert_eq!(cheapest(&query), Some(query.rows[0].worker.clone()), "alone it computes the prompt itself");
+    assert_eq!(beside_prefill(rows(8100), Some(300)), "w0");
+    assert_eq!(beside_prefill(rows(8100), None), "w2", "alone it computes the prompt itself");
+}
+
+/// Whoever generated the turns before holds what a prefill worker would compute again.
+#[test]
+fn a_decode_worker_that_holds_the_prompt_is_sooner_done_than_prefill_workers() {
+    let decode = |n, kv, hit, prefill| generating(n, WorkerRole::Decode, kv, hit, prefill);
+    let rows = |waiting| vec![decode(0, 9000, 990, waiting), decode(1, 8000, 0, 0)];
+    assert_eq!(beside_prefill(rows(0), Some(5000)), "w0", "ten tokens here to six thousand there");
+    assert_eq!(beside_prefill(rows(7000), Some(5000)), "w1", "unless it has more to compute than they");
+}
+
+/// A unified worker beside decode workers has its prompts computed like theirs, and its streams slowed down like theirs.
+#[test]
+fn unified_workers_are_compared_with_decode_workers_by_the_same_measure() {
+    let rows = |kv| {
+        vec![
+            generating(0, WorkerRole::Unified, kv, 0, 0),
+            generating(1, WorkerRole::Decode, 8000, 0, 0),
+            generating(2, WorkerRole::Decode, 9000, 0, 0),
+        ]
+    };
+    assert_eq!(beside_prefill(rows(7000), Some(0)), "w0");
+    assert_eq!(beside_prefill(rows(9000), Some(0)), "w1", "what it holds counts, too");
 }

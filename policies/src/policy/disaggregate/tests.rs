@@ -136,6 +136,32 @@ fn a_busy_pool_is_left_alone_without_any_fallback() {
     );
 }
 
+/// Its steps are long; what a prefill worker can compute does not make them longer.
+#[test]
+fn a_full_worker_computes_only_what_is_not_worth_sending() {
+    let decode = |n, used, hit_tokens| CandidateRow {
+        hit_tokens,
+        pages_used: used,
+        pages_total: 100,
+        ..row(n, DECODE)
+    };
+    let busy = CandidateRow { prefill_tokens: 5000, ..row(9, PREFILL) };
+    let actions = |prompt, rows, prefill| {
+        let said = opinion(PrefillFallback::Unified, &query(prompt, rows, prefill));
+        said.verdicts.iter().map(|v| v.action).collect::<Vec<_>>()
+    };
+    let rows = |hit| vec![decode(0, 80, hit), decode(1, 81, hit), decode(2, 10, hit)];
+    let calm = vec![row(9, PREFILL)];
+    assert_eq!(actions(1000, rows(301), calm.clone()), ["local", "remote", "local"], "cheap by its share");
+    assert_eq!(actions(1000, rows(0), vec![busy]), ["local", "remote", "local"], "prefill workers are busy");
+    assert_eq!(actions(1000, rows(900), calm), ["local"; 3], "sooner computed than sent");
+    // Who has said nothing of its pages is not full.
+    assert_eq!(
+        actions(1000, vec![CandidateRow { hit_tokens: 301, ..row(0, DECODE) }], vec![row(9, PREFILL)]),
+        ["local"]
+    );
+}
+
 #[test]
 fn a_worker_computes_so_many_prompts_for_others_at_once() {
     let full = |handoffs, requests| CandidateRow { handoffs, requests, ..row(9, PREFILL) };
@@ -428,6 +454,7 @@ fn options_are_those_of_the_table() {
         effective_tokens: Some(2),
         effective_ratio: 0.5,
         prefill_busy_tokens: Some(3),
+        decode_busy_threshold: 0.25,
         max_outstanding: Some(4),
         fallback: PrefillFallback::None,
         accept_within: config::Dur::from_secs(5),
@@ -441,6 +468,7 @@ fn options_are_those_of_the_table() {
         effective_tokens: Some(2),
         effective_ratio: 0.5,
         prefill_busy_tokens: Some(3),
+        decode_busy_threshold: 0.25,
         max_outstanding: Some(4),
         fallback: PrefillFallback::None,
         rebalance: None,

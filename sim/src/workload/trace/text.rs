@@ -31,21 +31,21 @@ impl Answers {
         Self { model, temperature, blocks: BTreeMap::new(), order: VecDeque::new() }
     }
 
-    /// The prompt of a row: the tokens of its blocks, then its own.
-    pub(super) fn prompt(&self, row: &Row, seed: u64) -> Vec<Token> {
+    /// Writes the prompt of a row: the tokens of its blocks, then its own.
+    pub(super) fn prompt(&self, row: &Row, seed: u64, tokens: &mut Vec<Token>) {
         /// Sets blocks apart from other streams of random numbers.
         const BLOCKS: u64 = 0x626c_6f63_6b73;
         let input = row.input as usize;
-        let mut tokens = Vec::with_capacity(input + 8);
+        tokens.clear();
+        tokens.reserve(input + 8);
         for block in &row.blocks {
             let end = (tokens.len() + row.block_tokens as usize).min(input);
             match self.blocks.get(block) {
                 Some(known) => tokens.extend(known.iter().take(end - tokens.len())),
-                None => text(rng::bits(BLOCKS, 0, *block), end, &mut tokens),
+                None => text(rng::bits(BLOCKS, 0, *block), end, tokens),
             }
         }
-        text(rng::bits(seed, 1, row.line), input, &mut tokens);
-        tokens
+        text(rng::bits(seed, 1, row.line), input, tokens);
     }
 
     /// Remembers what the request `number` with this row and prompt is answered, where the log says which blocks that
@@ -82,7 +82,7 @@ fn text(stream: u64, end: usize, tokens: &mut Vec<Token>) {
     while tokens.len() < end {
         word += 1;
         let bytes = rng::mix64(stream.wrapping_add(word)).to_le_bytes();
-        tokens.extend(bytes.iter().map(|&byte| Token::from(byte)));
+        tokens.extend_from_slice(&bytes.map(Token::from));
     }
     tokens.truncate(end);
 }
