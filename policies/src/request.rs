@@ -181,11 +181,11 @@ impl RequestSpec {
     }
 
     /// The sequence up to its last full page and one token more, where it is one: what a worker is asked for that a running
-    /// request is about to move to. The one that it runs on has to compute a token anew to say what comes next, and of the
-    /// whole sequence it would compute up to a page of them, in the middle of the stream that is to move. Where all its pages
-    /// are full that is the last page but one: what comes after a page is found by computing its last token, and computing
-    /// begins with a page. No client gets what is drawn, so that it does not matter which tokens are the prompt's; one stays
-    /// output, which tells that the stream goes on.
+    /// request is about to move to. The one that it runs on has to compute that token anew to say what comes next; of the
+    /// whole sequence it would compute up to a page, in the middle of the stream that is to move. Where all pages are full
+    /// this is the last page but one: what comes after a page is found by computing its last token, and computing begins with
+    /// a page. No client gets what is drawn, so that it does not matter which tokens are the prompt's; one stays output, which
+    /// tells that the stream goes on.
     #[must_use]
     pub fn up_to_full_pages(mut self, page_tokens: u32) -> Self {
         let (prompt, page) = (self.prompt.len(), page_tokens.max(1) as usize);
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn one_token_beyond_full_pages_is_computed_again() {
         for (prompt, generated) in
-            (1..70).flat_map(|prompt| (1..70).map(move |generated| (prompt, generated)))
+            (1..70).flat_map(|prompt| (0..70).map(move |generated| (prompt, generated)))
         {
             let tokens: Vec<Token> = (0..prompt).collect();
             let mut spec = RequestSpec::plain(RequestId::new(1, 1), "m".into(), tokens, 100);
@@ -255,9 +255,13 @@ mod tests {
             let tokens = (prompt..prompt + generated).collect();
             spec.resumed = vec![ResumedChoice { tokens, ..ResumedChoice::default() }];
             let cut = spec.clone().up_to_full_pages(16);
-            let kept: Vec<u32> = cut.prompt.iter().chain(&cut.resumed[0].tokens).copied().collect();
-            let beginning: Vec<u32> = (0..kept.len() as u32).collect();
+            let kept: Vec<Token> = cut.prompt.iter().chain(&cut.resumed[0].tokens).copied().collect();
+            let beginning: Vec<Token> = (0..kept.len() as u32).collect();
             assert_eq!(kept, beginning, "{prompt} + {generated}");
+            if generated == 0 {
+                assert_eq!(kept.len(), prompt as usize);
+                continue;
+            }
             // All pages before the last token, and that one; less than a page has no page.
             let pages = (prompt + generated - 1) / 16;
             assert_eq!(kept.len() as u32, (pages * 16 + 1).max(2), "{prompt} + {generated}");
