@@ -23,8 +23,8 @@ mod live;
 
 use live::{Live, LiveRequests};
 
-/// Requests that a step must tell of for their memory to be fetched at once; a step of a few is of a small cluster.
-const FETCH: usize = 8;
+/// Effects of a step for which the memory of their requests is fetched at once.
+const FETCH: usize = 2;
 
 /// Where a request was placed, and what policies said of it.
 pub type Placed = (WorkerId, Arc<[Stage]>);
