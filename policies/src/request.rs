@@ -180,6 +180,22 @@ impl RequestSpec {
         self.resumed.len()
     }
 
+    /// The sequence up to its last full page and one token more, where it is one: what a worker is asked for that a running
+    /// request is about to move to. The one that it runs on has to compute a token anew to say what comes next, and of the
+    /// whole sequence it would compute those of the page that is not full, in the middle of the stream that is to move.
+    #[must_use]
+    pub fn up_to_full_pages(mut self, page_tokens: u32) -> Self {
+        let (prompt, page) = (self.prompt.len(), page_tokens.max(1) as usize);
+        if let [choice] = &mut self.resumed[..] {
+            let total = prompt + choice.tokens.len();
+            let kept = total / page * page + 1;
+            if kept <= total && kept >= prompt {
+                choice.tokens.truncate(kept - prompt);
+            }
+        }
+        self
+    }
+
     /// How many tokens `choice` may have before anything is granted: those that it has, and what is left of its
     /// credit. [`u32::MAX`] where there is no limit.
     #[must_use]
@@ -211,4 +227,29 @@ pub struct Logprobs {
     pub own: f32,
     /// The likeliest tokens with theirs, likeliest first; ties by lower token.
     pub top: Vec<(Token, f32)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_than_a_token_beyond_full_pages_is_computed_again() {
+        for (prompt, generated, left) in [
+            (20, 17, 13),
+            (20, 12, 12),
+            (20, 13, 13),
+            (20, 2, 2),
+            (32, 5, 1),
+            (33, 5, 0),
+            (32, 16, 16),
+            (3, 0, 0),
+        ] {
+            let tokens: Vec<Token> = (0..prompt).collect();
+            let mut spec = RequestSpec::plain(RequestId::new(1, 1), "m".into(), tokens, 100);
+            spec.resumed = vec![ResumedChoice { tokens: vec![7; generated], ..ResumedChoice::default() }];
+            let cut = spec.up_to_full_pages(16);
+            assert_eq!(cut.resumed[0].tokens.len(), left, "{prompt} + {generated}");
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! What happens, and to whom.
 
+use std::sync::Arc;
+
 use config::WorkerRole;
 use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use policies::batch::{BatchEffect, BatchLoad, Refusal};
@@ -12,6 +14,7 @@ use policies::step::{Drawn, StepOutcome};
 use policies::time::{Span, Time};
 
 use crate::network::{Addr, Silence, Way, Wire, index_of};
+use crate::node::worker::WorkerAd;
 use crate::workload::Arrival;
 
 /// Something that happens at a point in time.
@@ -68,6 +71,10 @@ pub enum Event {
     Fault(u32),
     /// A fault is over.
     FaultOver(u32),
+    /// Somebody moves requests, as the scenario says at this index.
+    Move(u32),
+    /// A worker that takes nothing new has nothing left.
+    Drained(WorkerId),
 }
 
 /// Why a request comes when it does.
@@ -100,6 +107,8 @@ pub enum GatewayMsg {
     ControllerLost,
     /// There is one again, perhaps to another life of it.
     ControllerFound,
+    /// A worker has fetched the pages of a request that is to move there, or not, for this reason.
+    Fetched(RequestId, Attempt, Result<(), String>),
 }
 
 /// Messages to the controller.
@@ -125,6 +134,8 @@ pub enum ControllerMsg {
     KvSnapshot(WorkerId, u64, Vec<PageHash>),
     /// The link to the gateway is gone: what this process asked for interests nobody.
     GatewayLeft(u64),
+    /// A worker takes nothing new.
+    Draining(WorkerId),
 }
 
 /// Messages to a worker.
@@ -148,6 +159,26 @@ pub enum WorkerMsg {
     PeerLost(NodeId),
     /// Have another role, when what is here is done.
     SetRole(WorkerRole),
+    /// What the heartbeat of another worker said.
+    Beat(Arc<WorkerAd>),
+    /// Time for its own.
+    BeatDue,
+    /// Time to look again for prompts that others could compute.
+    Look,
+    /// Fetch the pages of a request from the worker that generates for it.
+    Fetch(Box<RequestSpec>, WorkerId),
+    /// Take a request over from that worker, where it runs as this attempt.
+    Take(Box<RequestSpec>, WorkerId, Attempt),
+    /// Take nothing new, and leave when nothing is left.
+    Drain,
+}
+
+impl WorkerMsg {
+    /// Whether this comes by itself, whatever clients ask, so that a run does not last longer for it.
+    #[must_use]
+    pub const fn is_routine(&self) -> bool {
+        matches!(self, Self::Beat(_) | Self::BeatDue | Self::Look)
+    }
 }
 
 /// A message between the two ends of a transfer of pages.
@@ -174,6 +205,8 @@ pub enum KvMessage {
         asked: Asked,
         /// The request.
         spec: Box<RequestSpec>,
+        /// Or give away what runs there as this attempt.
+        takes: Option<Attempt>,
     },
     /// To the receiver: it will be done.
     Accepted,
@@ -244,7 +277,8 @@ impl Event {
             | Self::FalseAlarm(_)
             | Self::Rejoin(_)
             | Self::Fault(_)
-            | Self::FaultOver(_) => 0,
+            | Self::FaultOver(_)
+            | Self::Drained(_) => 0,
             Self::Gateway(_)
             | Self::Controller(_)
             | Self::StandIn(_)
@@ -254,7 +288,7 @@ impl Event {
             | Self::Relink(..)
             | Self::Flow(_) => Self::MESSAGE,
             Self::StepDone(..) => 2,
-            Self::Arrive(..) | Self::Leave(_) | Self::Read(_) => 3,
+            Self::Arrive(..) | Self::Leave(_) | Self::Read(_) | Self::Move(_) => 3,
             Self::Timer(_) | Self::ControllerTick | Self::StandInTick | Self::KvTimer(..) => 4,
         }
     }

@@ -85,9 +85,10 @@ pub fn place(event: &Event) -> Option<Addr> {
         | Event::Read(_)
         | Event::Timer(_)
         | Event::StandIn(_)
-        | Event::StandInTick => Some(Addr::Gateway),
+        | Event::StandInTick
+        | Event::Move(_) => Some(Addr::Gateway),
         Event::Controller(_) | Event::ControllerTick => Some(Addr::Controller),
-        Event::Worker(id, _) | Event::StepDone(id, _) | Event::KvTimer(id, ..) => {
+        Event::Worker(id, _) | Event::StepDone(id, _) | Event::KvTimer(id, ..) | Event::Drained(id) => {
             Some(Addr::Worker(index_of(id)))
         }
         Event::Notice { who, .. } => Some(*who),
@@ -312,17 +313,31 @@ impl Network {
 
     /// A node dies: its links say nothing from now on, and what waits for it is lost.
     pub fn crash(&mut self, now: Time, node: Addr, queue: &mut Queue) {
-        let Some(links) = &mut self.links else { return };
+        for (other, epoch) in self.close(node) {
+            self.notice(now, other, node, Silence::Dead(epoch), queue);
+        }
+        self.flows_changed(now, queue);
+    }
+
+    /// A node says goodbye, and is gone.
+    pub fn leave(&mut self, now: Time, node: Addr, queue: &mut Queue) {
+        for (other, epoch) in self.close(node) {
+            let why = Silence::Dead(epoch);
+            queue.push(now + self.latency, Event::Notice { who: other, whom: node, why });
+        }
+        self.flows_changed(now, queue);
+    }
+
+    /// A node is no more; those that had links to it, with the numbers of these.
+    fn close(&mut self, node: Addr) -> Vec<(Addr, u32)> {
+        let Some(links) = &mut self.links else { return Vec::new() };
         links.crash(node);
         let mut silent = Vec::new();
         for other in links.others(node) {
             silent.push((other, links.close(node, other)));
             self.lost += links.drop_held(node, other);
         }
-        for (other, epoch) in silent {
-            self.notice(now, other, node, Silence::Dead(epoch), queue);
-        }
-        self.flows_changed(now, queue);
+        silent
     }
 
     /// A node starts, as a new process that knows nobody: the pairs that are linked now, of those that could be.
@@ -447,7 +462,10 @@ impl Network {
 fn no_link(now: Time, from: Addr, event: Event, queue: &mut Queue) {
     let Event::Worker(worker, message) = event else { return };
     match (from, message) {
-        (Addr::Gateway, WorkerMsg::Submit(spec, _)) => {
+        (
+            Addr::Gateway,
+            WorkerMsg::Submit(spec, _) | WorkerMsg::Fetch(spec, _) | WorkerMsg::Take(spec, ..),
+        ) => {
             queue.push(now, Event::Gateway(GatewayMsg::Unreachable(spec.id, worker)));
         }
         (_, WorkerMsg::Kv(mail)) => {

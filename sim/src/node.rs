@@ -7,6 +7,6 @@ pub mod worker;
 pub mod workers;
 
 pub use controller::Controller;
-pub use gateway::{Gateway, History, Placed};
+pub use gateway::{Gateway, History, Moving, Placed};
 pub use worker::Worker;
 pub use workers::Workers;

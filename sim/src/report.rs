@@ -12,6 +12,7 @@ use crate::watch::Checks;
 
 pub mod distribution;
 pub mod handoff;
+pub mod moves;
 pub mod phases;
 pub mod probe;
 pub mod series;
@@ -23,7 +24,8 @@ pub(crate) mod table;
 pub mod page;
 
 pub use distribution::{Distribution, Percentiles};
-pub use handoff::{RoleFigures, Transfers};
+pub use handoff::{Offloads, RoleFigures, Transfers};
+pub use moves::Moves;
 pub use phases::PhaseFigures;
 pub use probe::{Glance, Probe};
 pub use series::{Series, WorkerSeries};
@@ -83,6 +85,10 @@ pub struct Report {
     pub role_changes: u64,
     /// KV pages that went from worker to worker.
     pub transfers: Transfers,
+    /// Prompts that busy workers had computed by others.
+    pub offloads: Offloads,
+    /// Requests that changed their workers while they ran.
+    pub moves: Moves,
     /// How often the cores were checked against themselves: `every`, `sampled` or `off`.
     pub checks: &'static str,
     /// What policies and the controller said of placements, and how often.
@@ -232,6 +238,8 @@ impl Report {
             workers,
             role_changes: left.probe.role_changes,
             transfers: left.handoffs.into(),
+            offloads: (&left.handoffs.offloaded).into(),
+            moves: tally.moves.figures(),
             checks: left.checks.as_str(),
             stages: left.probe.stages(),
             phases: tally.phases.iter().map(phases::PhaseTally::figures).collect(),

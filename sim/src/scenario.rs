@@ -13,13 +13,16 @@ mod checks;
 mod cost;
 mod fault;
 mod layers;
+mod moves;
 mod network;
 mod node;
+mod peers;
 mod slo;
 mod workload;
 
 pub use cost::{AffineCost, Cost, CurveCost, Degrees, StepsCost};
 pub use fault::{Fault, FaultKind, Faults, NodeName, RandomFaults};
+pub use moves::Move;
 pub use network::Network;
 pub use node::{Machine, Model, NodeClass, Number, Shape};
 pub use slo::Slo;
@@ -50,6 +53,9 @@ pub struct Scenario {
     /// What goes wrong.
     #[serde(rename = "fault")]
     pub faults: Vec<Fault>,
+    /// Requests that change their workers while they run.
+    #[serde(rename = "move")]
+    pub moves: Vec<Move>,
     /// How long steps take, where that is not what model and machine say.
     pub cost: Cost,
     /// Kinds of workers; none: [`Cluster::workers`] that are all alike.
@@ -115,6 +121,9 @@ pub struct Cluster {
     pub network: Dur,
     /// Time until the others know that a node is gone or cannot be reached.
     pub detect: Dur,
+    /// As `cluster.heartbeat`: how often a worker tells those that may give it prompts (policy `offload`) what it has to
+    /// do, where that has changed.
+    pub heartbeat: Dur,
     /// Policies inside each worker, as `runtime.worker-policy` lists them.
     #[serde(alias = "worker_policy", deserialize_with = "layers::list")]
     pub worker_policy: Vec<String>,
@@ -133,6 +142,7 @@ impl Default for Scenario {
             cluster: Cluster::default(),
             policy: PoliciesConfig::default(),
             faults: Vec::new(),
+            moves: Vec::new(),
             cost: Cost::default(),
             nodes: Vec::new(),
             worker_policy: WorkerPoliciesConfig::default(),
@@ -167,6 +177,7 @@ impl Default for Cluster {
             retry_backoff: Dur::from_millis(50),
             network: Dur::from_nanos(100_000),
             detect: Dur::from_millis(500),
+            heartbeat: Dur::from_millis(500),
             worker_policy: vec!["fcfs".into()],
             opinion_deadline: Dur::from_millis(20),
         }
@@ -258,6 +269,9 @@ impl Scenario {
         within("cluster.max-running", c.max_running.into(), 1, 1_000_000)?;
         within("cluster.max-requests", c.max_requests.into(), 1, 1_000_000)?;
         within("cluster.max-context", c.max_context.into(), 2, 10_000_000)?;
+        if !(Dur::from_millis(1)..=Dur::from_secs(60)).contains(&c.heartbeat) {
+            return Err(invalid("cluster.heartbeat", &c.heartbeat, "use 1ms to 60s".into()));
+        }
         if let Some((name, rule)) = PoliciesConfig::wrong_name(&c.cluster_policies) {
             return Err(invalid("cluster.cluster-policies", &name, rule));
         }
@@ -270,15 +284,14 @@ impl Scenario {
             if let Some((name, rule)) = WorkerPoliciesConfig::wrong_name(list) {
                 return Err(invalid("runtime.worker-policy", &name, rule));
             }
-            if list.iter().any(|name| name == "offload") {
-                let reason = "prompts that a busy worker gives to a peer are not simulated; leave it out here: \
-                              cluster.worker-policy counts more than a node's configuration";
-                return Err(invalid("cluster.worker-policy", &"offload", reason.into()));
+            if Self::offloads(list) {
+                self.peers()?;
             }
         }
         for fault in &self.faults {
             fault.validate(self.workers())?;
         }
+        self.moves.iter().try_for_each(|moves| moves.validate(self.workers()))?;
         self.random_faults.random.validate()?;
         self.network.validate()
     }

@@ -72,6 +72,25 @@ impl Trace {
                         self.add(19);
                         self.text(node.as_str());
                     }
+                    WorkerMsg::Beat(ad) => {
+                        self.add(80);
+                        self.worker(&ad.info.id);
+                        let levels = [ad.load.requests, ad.load.pages_used, ad.draining.into()];
+                        levels.into_iter().for_each(|n| self.add(n.into()));
+                        self.add(ad.load.queued_prefill_tokens);
+                    }
+                    WorkerMsg::BeatDue => self.add(81),
+                    WorkerMsg::Look => self.add(82),
+                    WorkerMsg::Fetch(spec, from) => {
+                        self.request(83, spec.id, spec.attempt);
+                        self.worker(from);
+                    }
+                    WorkerMsg::Take(spec, from, takes) => {
+                        self.request(84, spec.id, spec.attempt);
+                        self.request(85, spec.id, *takes);
+                        self.worker(from);
+                    }
+                    WorkerMsg::Drain => self.add(86),
                 }
             }
             Event::StepDone(worker, outcome) => {
@@ -109,6 +128,11 @@ impl Trace {
             Event::Flow(generation) => self.all([75, *generation]),
             Event::Fault(index) => self.all([76, (*index).into()]),
             Event::FaultOver(index) => self.all([77, (*index).into()]),
+            Event::Move(index) => self.all([78, (*index).into()]),
+            Event::Drained(worker) => {
+                self.add(79);
+                self.worker(worker);
+            }
         }
     }
 
@@ -181,6 +205,10 @@ impl Trace {
             }
             GatewayMsg::ControllerLost => self.add(29),
             GatewayMsg::ControllerFound => self.add(34),
+            GatewayMsg::Fetched(request, attempt, result) => {
+                self.request(35, *request, *attempt);
+                self.text(result.as_ref().err().map_or("", String::as_str));
+            }
         }
     }
 
@@ -258,6 +286,10 @@ impl Trace {
                 self.all([47, *seq, pages.len() as u64]);
             }
             ControllerMsg::GatewayLeft(life) => self.all([49, *life]),
+            ControllerMsg::Draining(worker) => {
+                self.add(87);
+                self.worker(worker);
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use config::ids::{RequestId, WorkerId};
+use config::ids::{NodeId, RequestId, WorkerId};
 use config::{Choice, WorkerRole};
 use policies::invariant::Broken;
 use policies::placement::{self, PlacementConfig, WorkerInfo};
@@ -29,6 +29,7 @@ use kinds::Kinds;
 mod checks;
 mod faults;
 mod kinds;
+mod moves;
 
 /// A run that has ended.
 #[derive(Debug)]
@@ -92,6 +93,7 @@ impl World {
         let mut faults = scenario.faults.clone();
         faults.extend(scenario.random_faults.random.draw(scenario.seed, workers));
         faults::schedule(&faults, &mut queue);
+        moves::schedule(&scenario.moves, &mut queue);
         let mut clients = Clients::new(scenario)?;
         if let Some(first) = clients.next()? {
             queue.push(first.at, Event::Arrive(Box::new(first), Came::ByItself));
@@ -175,6 +177,8 @@ impl World {
             let idle = match &event {
                 Event::ControllerTick => self.controller.core().next_deadline().is_none(),
                 Event::StandInTick => self.stand_in.core().next_deadline().is_none(),
+                Event::Worker(_, message) => message.is_routine(),
+                Event::Move(_) => self.gateway.live() == 0,
                 _ => false,
             };
             last = if idle { last } else { now };
@@ -205,7 +209,7 @@ impl World {
         let prefilled =
             self.workers.iter().map(|(id, w)| (id.clone(), w.core().load().prefilled_tokens)).collect();
         let mut handoffs = self.handoffs;
-        self.workers.iter().for_each(|(_, worker)| handoffs.merge(worker.handoffs()));
+        self.workers.iter().for_each(|(_, worker)| handoffs.merge(&worker.handoffs()));
         let report = Report::new(&Left {
             seed,
             tally: &tally,
@@ -274,6 +278,11 @@ impl World {
                     None => Ok(()),
                 }
             }
+            Event::Move(index) => self.move_some(now, index),
+            Event::Drained(id) => {
+                self.drained(now, &id);
+                Ok(())
+            }
             Event::Start(index) => {
                 self.start(index);
                 Ok(())
@@ -309,7 +318,7 @@ impl World {
         }
         let here = match &message {
             // Placed on a life of it that is over: whoever placed it had not heard yet.
-            WorkerMsg::Submit(..) => None,
+            WorkerMsg::Submit(..) | WorkerMsg::Fetch(..) | WorkerMsg::Take(..) => None,
             // A transfer is between two processes.
             WorkerMsg::Kv(_) => self.process(&id),
             // All else is for the node, whichever life of it.
@@ -317,7 +326,7 @@ impl World {
         };
         match (here.and_then(|here| self.workers.get_mut(&here)), message) {
             (Some(worker), message) => worker.handle(now, message, &mut self.out),
-            (None, WorkerMsg::Submit(spec, _)) => {
+            (None, WorkerMsg::Submit(spec, _) | WorkerMsg::Fetch(spec, _) | WorkerMsg::Take(spec, ..)) => {
                 self.out.send(Event::Gateway(GatewayMsg::Unreachable(spec.id, id)));
                 Ok(())
             }
@@ -336,7 +345,11 @@ impl World {
                 | WorkerMsg::Resync
                 | WorkerMsg::SetRole(_)
                 | WorkerMsg::GatewayLeft
-                | WorkerMsg::PeerLost(_),
+                | WorkerMsg::PeerLost(_)
+                | WorkerMsg::Beat(_)
+                | WorkerMsg::BeatDue
+                | WorkerMsg::Look
+                | WorkerMsg::Drain,
             ) => Ok(()),
         }
     }
@@ -376,7 +389,10 @@ impl World {
         match again {
             // It says what it offers over each link that it has.
             true => self.started(Addr::Worker(index)),
-            false => self.rejoin(index),
+            false => {
+                self.rejoin(index);
+                self.beats(Addr::Worker(index));
+            }
         }
     }
 
@@ -389,8 +405,13 @@ impl World {
 
 /// The latest life of a worker.
 fn life(lives: &[u64], index: u32) -> WorkerId {
+    WorkerId::new(name(index), lives[index as usize])
+}
+
+/// The node of a worker.
+fn name(index: u32) -> NodeId {
     // Padded, so that names sort by number.
-    WorkerId::new(format!("w{index:05}").into(), lives[index as usize])
+    format!("w{index:05}").into()
 }
 
 /// A controller that has just started.

@@ -120,7 +120,11 @@ fn a_curve_sets_the_time_of_steps() {
         ("[workload]\nprompt = { fixed = 0 }", "`workload.prompt` is 0: use 1 to 1000000"),
         ("[workload]\nprompt = { uniform = { min = 9, max = 3 } }", "`workload.prompt` is 9 to 3"),
         ("[[fault]]\nat = \"1s\"", "`fault.worker` is missing: say who"),
-        ("[cluster]\nworker-policy = [\"offload\"]", "not simulated"),
+        (
+            "[runtime]\nworker-policy = \"offload\"\n[worker-policy.offload]\npeers = [\"gpu-7\"]",
+            "`worker-policy.offload.peers` is gpu-7: simulated workers are w0 to w1",
+        ),
+        ("[cluster]\nheartbeat = \"0s\"", "`cluster.heartbeat` is 0ns: use 1ms to 60s"),
         ("[workload]\narrivals = { gamma = { cv = 0.0 } }", "gamma.cv"),
         ("[workload]\narrivals = { closed = { clients = 0 } }", "closed.clients"),
         ("[workload]\narrivals = \"whenever\"", "poisson"),

@@ -66,6 +66,7 @@ impl Controller {
             ControllerMsg::KvSnapshot(worker, seq, pages) => {
                 self.core.kv_snapshot(&worker, seq, 0, 1, &pages);
             }
+            ControllerMsg::Draining(worker) => self.core.worker_draining(&worker),
             ControllerMsg::GatewayLeft(life) => self.core.gateway_left(now, life, &mut fx),
         }
         self.finish(now, fx, out)

@@ -20,8 +20,10 @@ use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
 use crate::report::tally::{Outcome, Seen, Tally};
 
 mod live;
+mod moves;
 
 use live::{Live, LiveRequests};
+pub use moves::Moving;
 
 /// Effects of a step for which the memory of their requests is fetched at once.
 const FETCH: usize = 2;
@@ -164,7 +166,12 @@ impl Gateway {
     pub fn handle(&mut self, now: Time, message: GatewayMsg, out: &mut Outbox) -> Result<(), Broken> {
         match message {
             GatewayMsg::Placement(PlacementEffect::Placed { request, attempt, plan }) => {
-                if let Some(placements) = self.history.as_mut().and_then(|h| h.placements.get_mut(&request)) {
+                // A place for a request that moves is one of its own when it has moved.
+                let is_next = |live: &Live| live.session.spec().attempt == attempt;
+                if self.live.get(request).is_some_and(is_next)
+                    && let Some(placements) =
+                        self.history.as_mut().and_then(|h| h.placements.get_mut(&request))
+                {
                     placements.push((plan.worker.clone(), Arc::clone(&plan.stages)));
                 }
                 self.with(now, request, out, |s, fx| s.placed(now, attempt, plan, fx))
@@ -197,7 +204,8 @@ impl Gateway {
             GatewayMsg::NodeLost(node, known) => {
                 self.places.node_lost(node.clone());
                 self.each(now, out, |session, fx| {
-                    let there = session.worker().filter(|worker| worker.node == node).cloned();
+                    let both = [session.moving_to(), session.worker()].into_iter().flatten();
+                    let there: Vec<WorkerId> = both.filter(|worker| worker.node == node).cloned().collect();
                     for worker in known.iter().chain(&there) {
                         session.worker_lost(now, worker, fx);
                     }
@@ -210,6 +218,9 @@ impl Gateway {
             GatewayMsg::ControllerLost | GatewayMsg::ControllerFound => {
                 self.places.controller(matches!(message, GatewayMsg::ControllerFound));
                 self.each(now, out, |session, fx| session.ask_again(now, fx))
+            }
+            GatewayMsg::Fetched(request, attempt, result) => {
+                self.with(now, request, out, |s, fx| s.fetched(now, attempt, result, fx))
             }
             GatewayMsg::Accepted(request, attempt) => {
                 if self.tells_accepted {
@@ -361,13 +372,28 @@ impl Gateway {
                     self.tally.token(now, seen, &event);
                 }
                 SessionEffect::DeliverPrompt { .. } => {}
-                // Nobody asks for a migration here.
-                SessionEffect::Choose(_)
-                | SessionEffect::Unchoose { .. }
-                | SessionEffect::Fetch { .. }
-                | SessionEffect::Take { .. }
-                | SessionEffect::Switched { .. }
-                | SessionEffect::Migration(_) => {}
+                SessionEffect::Choose(request) => self.places.choose(request, out),
+                SessionEffect::Unchoose { request, attempt } => self.places.unchoose(request, attempt, out),
+                SessionEffect::Fetch { to, from, spec } => {
+                    out.send(Event::Worker(to, WorkerMsg::Fetch(spec, from)));
+                }
+                SessionEffect::Take { to, from, takes, spec } => {
+                    out.send(Event::Worker(to, WorkerMsg::Take(spec, from, takes)));
+                }
+                SessionEffect::Switched { worker, attempt } => {
+                    self.places.switched(id);
+                    seen.moved();
+                    if self.tells_accepted {
+                        self.places.tell(id, ControllerMsg::Accepted(id, attempt), out);
+                    }
+                    if let Some(placements) = self.history.as_mut().and_then(|h| h.placements.get_mut(&id)) {
+                        placements.push((worker, Arc::default()));
+                    }
+                }
+                SessionEffect::Migration(end) => {
+                    self.places.moved(id);
+                    self.tally.moved(&end);
+                }
                 SessionEffect::Finished => outcome = Some(Outcome::Finished),
                 SessionEffect::Failed(failure) => outcome = Some(Outcome::Failed(failure)),
             }

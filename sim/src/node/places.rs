@@ -1,7 +1,7 @@
 //! Whom the gateway asks for places: the controller, or while there is none, one that stands in at its own node and knows
 //! the workers that this node is linked to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use config::ids::{Attempt, NodeId, RequestId};
 use policies::placement::{PlaceRequest, Rejection};
@@ -20,11 +20,19 @@ pub(super) struct Places {
     own_choice: bool,
     /// Nodes that there is no link to.
     lost: BTreeSet<NodeId>,
+    /// Requests for which a target is asked for, or booked; whether at this node's own controller.
+    choosing: BTreeMap<RequestId, bool>,
 }
 
 impl Places {
     pub(super) const fn new() -> Self {
-        Self { controller: true, here: BTreeSet::new(), own_choice: false, lost: BTreeSet::new() }
+        Self {
+            controller: true,
+            here: BTreeSet::new(),
+            own_choice: false,
+            lost: BTreeSet::new(),
+            choosing: BTreeMap::new(),
+        }
     }
 
     /// Asks for a place. Where another one was asked before, that one may have booked, and is told to release.
@@ -48,9 +56,37 @@ impl Places {
         self.to(here, ControllerMsg::Release(id, attempt), out);
     }
 
+    /// Asks for a target of a request that is to move.
+    pub(super) fn choose(&mut self, request: PlaceRequest, out: &mut Outbox) {
+        let here = !self.controller;
+        self.choosing.insert(request.request, here);
+        self.to(here, ControllerMsg::Place(Box::new(request)), out);
+    }
+
+    /// Gives back what was asked for a target.
+    pub(super) fn unchoose(&mut self, id: RequestId, attempt: Attempt, out: &mut Outbox) {
+        if let Some(here) = self.choosing.remove(&id) {
+            self.to(here, ControllerMsg::Release(id, attempt), out);
+        }
+    }
+
+    /// A request is at its target. What was booked for that is its place from now on.
+    pub(super) fn switched(&mut self, id: RequestId) {
+        match self.choosing.remove(&id) {
+            Some(true) => _ = self.here.insert(id),
+            _ => _ = self.here.remove(&id),
+        }
+    }
+
+    /// A request moves no more.
+    pub(super) fn moved(&mut self, id: RequestId) {
+        self.choosing.remove(&id);
+    }
+
     /// A request is over.
     pub(super) fn forget(&mut self, id: RequestId) {
         self.here.remove(&id);
+        self.choosing.remove(&id);
     }
 
     /// The controller knows no worker for it, and may not have met those yet that this node sees: then this node's own

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use config::WorkerRole;
-use config::ids::WorkerId;
+use config::ids::{Attempt, WorkerId};
 use policies::batch::{Batch, BatchConfig, BatchEffect};
 use policies::cost::fake::{FakeModel, FakePages};
 use policies::cost::{CostModel, KvUse};
@@ -11,6 +11,7 @@ use policies::invariant::Broken;
 use policies::kv::PageLayout;
 use policies::kv::handoff::HandoffConfig;
 use policies::placement::WorkerInfo;
+use policies::request::RequestSpec;
 use policies::step::StepOutcome;
 use policies::time::{Span, Time};
 
@@ -18,14 +19,23 @@ use crate::event::{ControllerMsg, Event, GatewayMsg, KvMail, KvMessage, Outbox, 
 use crate::pages::page_hash;
 use crate::watch::{Checks, Watch};
 
+mod beats;
+mod drain;
+mod fetches;
+mod offloads;
 mod orderer;
 mod receive;
 mod send;
 mod transfers;
 
+pub use beats::{Beats, WorkerAd};
+pub use offloads::Offloaded;
 pub use orderer::Orders;
 pub use transfers::Handoffs;
 
+use beats::Heart;
+use fetches::Fetches;
+use offloads::{LOOK, Offloads};
 use orderer::Orderer;
 use transfers::{Id, Side, Transfers};
 
@@ -44,8 +54,10 @@ pub struct WorkerArgs {
     pub layout: PageLayout,
     /// Limits of its transfers.
     pub handoff: HandoffConfig,
-    /// Who runs next, and what is kept.
+    /// Who runs next, what is kept, and what others compute.
     pub orders: Orders,
+    /// What it tells other workers of itself.
+    pub beats: Beats,
 }
 
 /// One life of a simulated worker.
@@ -59,6 +71,11 @@ pub struct Worker {
     kv_messages: u64,
     transfers: Transfers,
     orderer: Orderer,
+    offloads: Offloads,
+    fetches: Fetches,
+    heart: Heart,
+    /// It takes nothing new; and whether it has said that nothing is left.
+    draining: Option<bool>,
     /// Tokens of the step under way.
     step_tokens: usize,
     watch: Watch,
@@ -72,11 +89,12 @@ impl Worker {
     /// A worker with nothing in its pages.
     #[must_use]
     pub fn new(args: WorkerArgs) -> Self {
-        let WorkerArgs { info, batch, model, cost, layout, handoff, orders } = args;
+        let WorkerArgs { info, batch, model, cost, layout, handoff, orders, beats } = args;
         let (budget, link) = (batch.max_batch_tokens, info.hardware.figures.link);
         let pages = FakePages::new(model, batch.pages, batch.page_tokens);
         let mut core = Batch::with_hasher(batch, page_hash);
         let orderer = Orderer::new(&orders, &mut core);
+        let offloads = Offloads::new(orders.offloading(budget));
         let transfers = Transfers::new(handoff, layout, budget, link);
         Self {
             info,
@@ -86,6 +104,10 @@ impl Worker {
             kv_messages: 0,
             transfers,
             orderer,
+            offloads,
+            fetches: Fetches::default(),
+            heart: Heart::new(beats),
+            draining: None,
             step_tokens: 0,
             watch: Watch::default(),
             spare: None,
@@ -120,18 +142,23 @@ impl Worker {
     /// A broken invariant of the core.
     pub fn handle(&mut self, now: Time, message: WorkerMsg, out: &mut Outbox) -> Result<(), Broken> {
         let requests = self.core.requests();
+        // As live: all else changes little about what waits.
+        let offloads = matches!(
+            message,
+            WorkerMsg::Submit(..) | WorkerMsg::Take(..) | WorkerMsg::Kv(_) | WorkerMsg::Look
+        );
         match message {
-            WorkerMsg::Submit(spec, prefill) => {
-                let (request, attempt) = (spec.id, spec.attempt);
-                let result = self.transfers.submit(now, &mut self.core, *spec, prefill);
-                out.send(Event::Gateway(match result {
-                    Ok(()) => GatewayMsg::Accepted(request, attempt),
-                    Err(refusal) => GatewayMsg::Refused(request, attempt, refusal),
-                }));
+            WorkerMsg::Submit(spec, prefill) => self.submit(now, *spec, prefill, None, out),
+            WorkerMsg::Take(spec, from, takes) => self.submit(now, *spec, Some(from), Some(takes), out),
+            WorkerMsg::Fetch(spec, from) => {
+                self.transfers.fetch(now, &mut self.core, &mut self.fetches, *spec, from);
             }
-            // What is not here any more needs no stopping.
+            // What is not here any more needs no stopping. Or nobody takes over what runs here.
             WorkerMsg::Cancel(request, attempt) => {
-                self.core.cancel(now, request, attempt);
+                self.fetches.call_off((request, attempt));
+                if !self.core.end_lending(now, request, attempt, false) {
+                    self.core.cancel(now, request, attempt);
+                }
             }
             WorkerMsg::CancelChoice(request, attempt, choice) => {
                 self.core.cancel_choice(now, request, attempt, choice);
@@ -145,7 +172,7 @@ impl Worker {
                 out.send(Event::Controller(ControllerMsg::KvSnapshot(id, self.kv_messages, pages)));
             }
             WorkerMsg::Kv(mail) => self.mail(now, *mail, out)?,
-            WorkerMsg::SetRole(role) => self.set_role(role, out),
+            WorkerMsg::SetRole(role) => self.set_role(now, role, out),
             WorkerMsg::GatewayLeft => {
                 let core = &self.core;
                 let theirs = core.running().chain(core.waiting()).chain(core.paused());
@@ -153,16 +180,22 @@ impl Worker {
                 // What is computed for another worker is that one's, who hears of it from its own link to the gateway.
                 let own = theirs.filter(|id| !self.transfers.sends(*id));
                 let all: BTreeSet<Id> = own.chain(self.transfers.awaited()).collect();
+                self.fetches.clear();
                 for (request, attempt) in all {
                     self.core.cancel(now, request, attempt);
                 }
             }
             WorkerMsg::PeerLost(node) => {
+                self.offloads.lost(&node);
                 let (transfers, mut side) = self.transfers(now, out);
                 transfers.lost(&node, &mut side)?;
             }
+            WorkerMsg::Beat(ad) => self.offloads.heard(ad),
+            WorkerMsg::BeatDue => self.beat(now, out),
+            WorkerMsg::Look => self.offloads.looked(),
+            WorkerMsg::Drain => self.drain(now, out),
         }
-        self.go_on(now, Vec::new(), out)?;
+        self.go_on(now, Vec::new(), offloads, out)?;
         // No step may follow to report that there is room.
         if self.core.requests() < requests {
             out.send(Event::Controller(ControllerMsg::Load(self.info.id.clone(), self.core.load())));
@@ -184,7 +217,7 @@ impl Worker {
         self.transfers.stepped(self.step_tokens, outcome.took);
         self.core.complete(now, &outcome, &mut fx);
         self.spare = Some(outcome);
-        self.go_on(now, fx, out)?;
+        self.go_on(now, fx, true, out)?;
         out.send(Event::Controller(ControllerMsg::Load(self.info.id.clone(), self.core.load())));
         Ok(())
     }
@@ -196,7 +229,7 @@ impl Worker {
     pub fn kv_timer(&mut self, now: Time, id: Id, out: &mut Outbox) -> Result<(), Broken> {
         let (transfers, mut side) = self.transfers(now, out);
         transfers.timer(id, &mut side)?;
-        self.go_on(now, Vec::new(), out)
+        self.go_on(now, Vec::new(), true, out)
     }
 
     fn mail(&mut self, now: Time, mail: KvMail, out: &mut Outbox) -> Result<(), Broken> {
@@ -212,18 +245,29 @@ impl Worker {
     }
 
     fn transfers<'a>(&'a mut self, now: Time, out: &'a mut Outbox) -> (&'a mut Transfers, Side<'a>) {
-        let side = Side { now, me: &self.info.id, core: &mut self.core, pages: &mut self.pages, out };
+        let (core, pages, offloads) = (&mut self.core, &mut self.pages, &mut self.offloads);
+        let side = Side { now, me: &self.info.id, core, pages, offloads, fetches: &mut self.fetches, out };
         (&mut self.transfers, side)
     }
 
     /// Starts the next step if the engine is free and there is one, and sends what there is to send. Pages that the last
     /// step has filled leave before.
-    fn go_on(&mut self, now: Time, mut fx: Vec<BatchEffect>, out: &mut Outbox) -> Result<(), Broken> {
+    fn go_on(
+        &mut self,
+        now: Time,
+        mut fx: Vec<BatchEffect>,
+        offloads: bool,
+        out: &mut Outbox,
+    ) -> Result<(), Broken> {
         self.news(now, &mut fx, out)?;
         let mut planned = false;
         loop {
             self.orderer.order(now, &mut self.core)?;
             planned |= self.plan(now, out)?;
+            // What is left in the queue waits for longer than this step.
+            if offloads && self.offloads.send(now, &self.info, &mut self.core, &mut self.transfers) {
+                out.after(LOOK, Event::Worker(self.info.id.clone(), WorkerMsg::Look));
+            }
             if !self.news(now, &mut fx, out)? {
                 break;
             }
@@ -233,11 +277,34 @@ impl Worker {
         } else {
             out.send(Event::Gateway(GatewayMsg::Produced(fx)));
         }
+        self.fetches.tell(out);
         self.tell_pages(out);
-        self.take_role(out);
+        self.take_role(now, out);
+        self.tell_drained(out);
+        if self.heart.beats() {
+            self.heart.loaded(now, &self.info.id, &self.core.load(), out);
+        }
+        self.offloads.check()?;
         let core = &self.core;
         let part = || if planned { core.check_step() } else { core.check_counts() };
         self.watch.check(core.config().pages.into(), || core.check(), part)
+    }
+
+    /// Takes a request, whose prompt another worker is to compute, or which runs there as attempt `takes`.
+    fn submit(
+        &mut self,
+        now: Time,
+        spec: RequestSpec,
+        peer: Option<WorkerId>,
+        takes: Option<Attempt>,
+        out: &mut Outbox,
+    ) {
+        let (request, attempt) = (spec.id, spec.attempt);
+        let result = self.transfers.submit(now, &mut self.core, spec, peer, takes);
+        out.send(Event::Gateway(match result {
+            Ok(()) => GatewayMsg::Accepted(request, attempt),
+            Err(refusal) => GatewayMsg::Refused(request, attempt, refusal),
+        }));
     }
 
     /// Whether there was a step to start.
@@ -286,28 +353,36 @@ impl Worker {
 
     /// A policy wants another role, or the present one again. As live: first it says that it is about to change, and the
     /// controller gives it nothing new.
-    fn set_role(&mut self, role: WorkerRole, out: &mut Outbox) {
+    fn set_role(&mut self, now: Time, role: WorkerRole, out: &mut Outbox) {
         let next = (role != self.info.role).then_some(role);
         if self.info.switchable && self.info.switching_to != next {
             self.info.switching_to = next;
-            self.tell_role(out);
+            self.tell_role(now, out);
         }
     }
 
     /// Is what it was about to be, when nothing is left of what it had.
-    fn take_role(&mut self, out: &mut Outbox) {
+    fn take_role(&mut self, now: Time, out: &mut Outbox) {
         if let Some(role) = self.info.switching_to
             && self.core.requests() == 0
         {
             (self.info.role, self.info.switching_to) = (role, None);
-            self.tell_role(out);
+            self.tell_role(now, out);
         }
     }
 
     /// As live, all hear of it, also who places while there is no controller.
-    fn tell_role(&self, out: &mut Outbox) {
+    fn tell_role(&mut self, now: Time, out: &mut Outbox) {
+        self.beat(now, out);
         out.send(Event::Controller(ControllerMsg::Joined(Box::new(self.info.clone()))));
         out.send(Event::StandIn(ControllerMsg::Joined(Box::new(self.info.clone()))));
+    }
+
+    /// Tells other workers what it offers and what it has to do.
+    fn beat(&mut self, now: Time, out: &mut Outbox) {
+        let ad =
+            WorkerAd { info: self.info.clone(), draining: self.draining.is_some(), load: self.core.load() };
+        self.heart.beat(now, ad, out);
     }
 
     /// Lets go of what is kept for conversations whose next turn does not come any more.
@@ -323,8 +398,14 @@ impl Worker {
 
     /// How its transfers ended, as far as it was their receiver.
     #[must_use]
-    pub const fn handoffs(&self) -> &Handoffs {
-        &self.transfers.ended
+    pub fn handoffs(&self) -> Handoffs {
+        Handoffs { offloaded: self.offloads.ended.clone(), ..self.transfers.ended.clone() }
+    }
+
+    /// Prompts that others compute for it of its own accord.
+    #[must_use]
+    pub fn offloads_left(&self) -> usize {
+        self.offloads.outstanding()
     }
 
     /// Transfers under way.

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use config::WorkerRole;
+use policies::order::offload::End;
 use serde::Serialize;
 
 use super::WorkerFigures;
-use crate::node::worker::Handoffs;
+use crate::node::worker::{Handoffs, Offloaded};
 
 /// KV pages that went from one worker to another, as their receivers saw it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -23,7 +24,7 @@ pub struct Transfers {
 
 impl From<&Handoffs> for Transfers {
     fn from(handoffs: &Handoffs) -> Self {
-        let Handoffs { outcomes, pages, bytes } = handoffs;
+        let Handoffs { outcomes, pages, bytes, offloaded: _ } = handoffs;
         Self { outcomes: outcomes.clone(), committed: handoffs.committed(), pages: *pages, bytes: *bytes }
     }
 }
@@ -42,6 +43,45 @@ impl Transfers {
         }
         let ends: Vec<String> = self.outcomes.iter().map(|(end, count)| format!("{count} {end}")).collect();
         format!("{}; {} pages, {:.1} MB", ends.join(", "), self.pages, megabytes(self.bytes))
+    }
+}
+
+/// Prompts that busy workers had computed by others (policy `offload`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Offloads {
+    /// Prompts by how it went: `computed`, `failed` (and computed where they came from), `withdrawn`.
+    pub outcomes: BTreeMap<&'static str, u64>,
+    /// Prompt tokens that were computed elsewhere.
+    pub tokens: u64,
+}
+
+impl From<&Offloaded> for Offloads {
+    fn from(offloaded: &Offloaded) -> Self {
+        let Offloaded { outcomes, tokens } = offloaded;
+        Self { outcomes: outcomes.clone(), tokens: *tokens }
+    }
+}
+
+impl Offloads {
+    /// All of them.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.outcomes.values().sum()
+    }
+
+    /// How many were computed elsewhere.
+    #[must_use]
+    pub fn computed(&self) -> u64 {
+        self.outcomes.get(End::Computed.as_str()).copied().unwrap_or(0)
+    }
+
+    /// In one line.
+    pub(super) fn text(&self) -> String {
+        if self.count() == 0 {
+            return "none".to_owned();
+        }
+        let ends: Vec<String> = self.outcomes.iter().map(|(end, count)| format!("{count} {end}")).collect();
+        format!("{}; {} tokens computed elsewhere", ends.join(", "), self.tokens)
     }
 }
 
@@ -123,5 +163,10 @@ mod tests {
         let outcomes = BTreeMap::from([("committed", 3), ("cancelled", 1)]);
         let some = Transfers { outcomes, committed: 3, pages: 40, bytes: 1_250_000 };
         assert_eq!(some.text(), "1 cancelled, 3 committed; 40 pages, 1.2 MB");
+        assert_eq!(Offloads::default().text(), "none");
+        let outcomes = BTreeMap::from([("failed", 2), ("computed", 5)]);
+        let some = Offloads { outcomes, tokens: 4000 };
+        assert_eq!(some.text(), "5 computed, 2 failed; 4000 tokens computed elsewhere");
+        assert_eq!((some.count(), some.computed()), (7, 5));
     }
 }

@@ -193,9 +193,11 @@ fn handoffs(arms: &[Shown<'_>], out: &mut String) {
         let r = arm.report;
         let _ = writeln!(
             out,
-            "<p>{}: pages handed off between workers: {}. Changes of role: {}.</p>",
+            "<p>{}: pages handed off between workers: {}. Offloaded prompts: {}. Moves: {}. Changes of role: {}.</p>",
             escape(arm.name),
             escape(&r.transfers.text()),
+            escape(&r.offloads.text()),
+            escape(&r.moves.text()),
             r.role_changes
         );
     }

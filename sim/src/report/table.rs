@@ -44,6 +44,12 @@ pub(super) fn one(report: &Report) -> String {
     let (rate, hits, all) = (100.0 * report.prefix_hit_rate, report.cached_tokens, report.prompt_tokens);
     lines.add("prefix hits", &format!("{rate:.1} % ({hits} of {all} prompt tokens)"));
     lines.add("hand-offs of pages", &report.transfers.text());
+    if report.offloads.count() > 0 {
+        lines.add("offloaded prompts", &report.offloads.text());
+    }
+    if report.moves.count() > 0 {
+        lines.add("moves", &report.moves.text());
+    }
     lines.add("", "");
     let row = |columns: [String; 6]| columns.iter().map(|c| format!("{c:>11}")).collect::<String>();
     lines.add("milliseconds", &row(["mean", "p50", "p90", "p95", "p99", "max"].map(str::to_owned)));
@@ -198,6 +204,13 @@ pub(crate) fn figures(report: &Report) -> Vec<Figure> {
     add("hand-offs", "committed", transfers.committed as f64, Form::Count);
     add("", "other ends", (transfers.count() - transfers.committed) as f64, Form::Count);
     add("", "MB", megabytes(transfers.bytes), Form::Fixed(1));
+    let offloads = &report.offloads;
+    add("offloaded", "computed", offloads.computed() as f64, Form::Count);
+    add("", "other ends", (offloads.count() - offloads.computed()) as f64, Form::Count);
+    let moves = &report.moves;
+    add("moves", "moved", moves.moved() as f64, Form::Count);
+    add("", "other ends", (moves.count() - moves.moved()) as f64, Form::Count);
+    add("", "p99 gap, ms", moves.gap_ms.p99, Form::Fixed(3));
     let busy: Vec<f64> = report.workers.iter().map(|w| w.busy_share).collect();
     let mean = busy.iter().sum::<f64>() / busy.len().max(1) as f64;
     add("workers busy", "mean", mean, Form::Percent);

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use policies::batch::TokenEvent;
 use policies::request::RequestSpec;
-use policies::session::Failure;
+use policies::session::{Failure, Migrated};
 use policies::time::{Span, Time};
 
 use super::Distribution;
+use super::moves::MoveTally;
 use super::phases::PhaseTally;
 use crate::scenario::{Phase, Slo};
 
@@ -32,6 +33,8 @@ pub struct Seen {
     /// Of the first choice, which mostly is the only one, and of the others.
     answer: Answer,
     others: Vec<Answer>,
+    /// It is at another worker, of which no token has come.
+    moved: bool,
 }
 
 /// Times of a choice's tokens.
@@ -53,7 +56,13 @@ impl Seen {
             cached_tokens: None,
             answer: Answer::default(),
             others: vec![Answer::default(); spec.choices().saturating_sub(1)],
+            moved: false,
         }
+    }
+
+    /// Another worker goes on with it.
+    pub const fn moved(&mut self) {
+        self.moved = true;
     }
 
     /// Time to the first token of any choice.
@@ -109,6 +118,7 @@ pub struct Tally {
     pub(super) ttft: Distribution,
     pub(super) gaps: Distribution,
     pub(super) whole: Distribution,
+    pub(super) moves: MoveTally,
     /// In their order; none where the workload has none.
     pub(super) phases: Vec<PhaseTally>,
 }
@@ -123,19 +133,33 @@ impl Tally {
     /// A client is told a token.
     pub fn token(&mut self, now: Time, seen: &mut Seen, event: &TokenEvent) {
         seen.cached_tokens.get_or_insert(event.cached_tokens);
-        let number = seen.number;
+        let (number, moved) = (seen.number, seen.moved);
         let Some(answer) = seen.answer(event.seq.choice) else { return };
         if answer.tokens == 0 {
             answer.first = now;
         } else {
             let gap = now.since(answer.last);
             self.gaps.add(gap);
+            if moved {
+                self.moves.gap(gap);
+            }
             if let Some(phase) = PhaseTally::of(&mut self.phases, number) {
                 phase.gap(gap);
             }
         }
         answer.last = now;
         answer.tokens += 1;
+        seen.moved = false;
+    }
+
+    /// A move is over.
+    pub fn moved(&mut self, end: &Migrated) {
+        self.moves.ended(end.as_str());
+    }
+
+    /// A request could not be moved.
+    pub fn move_refused(&mut self) {
+        self.moves.ended("refused");
     }
 
     /// A choice was preempted.

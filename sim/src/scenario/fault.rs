@@ -63,6 +63,8 @@ pub enum FaultKind {
     SlowLink,
     /// The disk of a pool is full. Refused: no pool serves requests yet.
     PoolDiskFull,
+    /// The workers named take nothing new, do what they have, and leave; `back-after` counts from then.
+    Drain,
 }
 
 /// A node, as a scenario names it.
@@ -94,6 +96,8 @@ pub struct RandomFaults {
     pub slow_nodes: u32,
     /// Nodes with slow links.
     pub slow_links: u32,
+    /// Workers that are drained and start again.
+    pub drains: u32,
     /// The controller and the gateway crash and freeze too, not only workers. They can be cut off in any case.
     pub all_roles: bool,
     /// They begin within this time of the start, each moment as likely.
@@ -125,6 +129,7 @@ impl Default for RandomFaults {
             resets: 0,
             slow_nodes: 0,
             slow_links: 0,
+            drains: 0,
             all_roles: false,
             within: Dur::from_secs(10),
             lasting: Dur::from_secs(1),
@@ -167,9 +172,13 @@ impl Fault {
                 Addr::Controller | Addr::Gateway => 0,
             };
             within("fault.nodes", worker.into(), 0, last)?;
-            let alarm = matches!(self.kind, FaultKind::FalseAlarm | FaultKind::SlowNode);
+            let alarm = matches!(self.kind, FaultKind::FalseAlarm | FaultKind::SlowNode | FaultKind::Drain);
             if alarm && !matches!(name.0, Addr::Worker(_)) {
-                return Err(invalid("fault.nodes", name, "only workers are slow or falsely given up".into()));
+                return Err(invalid(
+                    "fault.nodes",
+                    name,
+                    "only workers are slow, drained or falsely given up".into(),
+                ));
             }
         }
         if !(1.0..=1000.0).contains(&self.factor) {
@@ -183,7 +192,8 @@ impl RandomFaults {
     /// Whether there are any.
     #[must_use]
     pub const fn are_any(&self) -> bool {
-        self.crashes | self.freezes | self.partitions | self.resets | self.slow_nodes | self.slow_links > 0
+        let slow = self.slow_nodes | self.slow_links;
+        self.crashes | self.freezes | self.partitions | self.resets | self.drains | slow > 0
     }
 
     /// The faults of this seed.
@@ -196,6 +206,7 @@ impl RandomFaults {
             (FaultKind::Reset, self.resets),
             (FaultKind::SlowNode, self.slow_nodes),
             (FaultKind::SlowLink, self.slow_links),
+            (FaultKind::Drain, self.drains),
         ];
         let mut faults = Vec::new();
         for (kind, count) in counts {
@@ -233,9 +244,9 @@ impl RandomFaults {
     }
 
     pub(super) fn validate(&self) -> Result<(), SimError> {
-        let counts =
-            [self.crashes, self.freezes, self.partitions, self.resets, self.slow_nodes, self.slow_links];
-        for count in counts {
+        let slow = [self.slow_nodes, self.slow_links];
+        let counts = [self.crashes, self.freezes, self.partitions, self.resets, self.drains];
+        for count in counts.into_iter().chain(slow) {
             within("faults.random", count.into(), 0, 10_000)?;
         }
         Ok(())

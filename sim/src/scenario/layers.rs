@@ -1,7 +1,7 @@
 //! From a scenario's text, and the configuration of a node where it names one, to the scenario.
 //!
 //! What a node's configuration file has of policies counts here as it does there: `[policy.*]`, `[worker-policy.*]`,
-//! `[controller]`, `[runtime]`, `cluster.cluster-policies`, and of `[gateway]` the limits `retry-limit` and
+//! `[controller]`, `[runtime]`, `cluster.cluster-policies`, `cluster.heartbeat`, and of `[gateway]` the limits `retry-limit` and
 //! `stream-credit`. Also what it leaves out: its defaults are those of a node, not those of a scenario. What a node is
 //! (its role, its machine, its model, the size of its pages) is for the scenario to say. The scenario's own keys count more
 //! than the file's.
@@ -69,6 +69,7 @@ fn policies_of(config: &Config) -> Result<Table, SimError> {
         }
     }
     cluster.insert("cluster-policies".into(), config.cluster.cluster_policies.clone().into());
+    cluster.insert("heartbeat".into(), table(Value::try_from(config.cluster.heartbeat))?);
     cluster.insert("retry-limit".into(), config.gateway.retry_limit.into());
     cluster.insert("credit".into(), config.gateway.stream_credit.into());
     let mut all = Table::new();

@@ -72,10 +72,11 @@ impl World {
                 "{id}: {load:?}"
             );
             ensure_invariant!(
-                worker.transfers_left() == 0,
+                worker.transfers_left() == 0 && worker.offloads_left() == 0,
                 "sim_transfers_end",
-                "{id}: {} transfers",
-                worker.transfers_left()
+                "{id}: {} transfers, {} prompts that others compute",
+                worker.transfers_left(),
+                worker.offloads_left()
             );
         }
         Ok(())

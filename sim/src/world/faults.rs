@@ -11,7 +11,7 @@ use super::{World, controller, life, placement_config};
 use crate::event::{ControllerMsg, Event, GatewayMsg, WorkerMsg};
 use crate::network::Addr;
 use crate::network::links::{Linked, Slow};
-use crate::node::Controller;
+use crate::node::{Controller, Worker};
 use crate::queue::Queue;
 use crate::scenario::{Fault, FaultKind};
 use crate::workload::GATEWAY;
@@ -21,7 +21,8 @@ pub(super) fn schedule(faults: &[Fault], queue: &mut Queue) {
     for (index, fault) in (0..).zip(faults) {
         let at = Time::ZERO + Span::from(fault.at.get());
         queue.push(at, Event::Fault(index));
-        if let Some(after) = fault.back_after {
+        // A worker that is drained comes back so long after it has left.
+        if let Some(after) = fault.back_after.filter(|_| fault.kind != FaultKind::Drain) {
             queue.push(at + Span::from(after.get()), Event::FaultOver(index));
         }
     }
@@ -58,6 +59,7 @@ impl World {
                 targets.into_iter().for_each(|node| self.network.freeze(now, node, index, &mut self.queue));
             }
             FaultKind::Partition => self.network.cut(now, &targets, &mut self.queue),
+            FaultKind::Drain => workers(&targets).for_each(|worker| self.drain(worker)),
             FaultKind::Reset => self.network.reset(now, &targets, &mut self.queue),
             FaultKind::SlowNode | FaultKind::SlowLink => self.slow(now, index, true),
             // Refused when the scenario was looked at.
@@ -84,7 +86,7 @@ impl World {
             }
             FaultKind::Partition => self.network.heal(now, &targets, &mut self.queue),
             FaultKind::SlowNode | FaultKind::SlowLink => self.slow(now, index, false),
-            FaultKind::Reset | FaultKind::PoolDiskFull => {}
+            FaultKind::Reset | FaultKind::Drain | FaultKind::PoolDiskFull => {}
         }
     }
 
@@ -105,12 +107,10 @@ impl World {
         if self.network.is_dead(node) {
             return;
         }
+        self.gone(node);
+        self.network.crash(now, node, &mut self.queue);
         match node {
-            Addr::Worker(index) => {
-                if let Some(worker) = self.workers.remove(&life(&self.lives, index)) {
-                    self.handoffs.merge(worker.handoffs());
-                }
-            }
+            Addr::Worker(_) => {}
             Addr::Controller => self.controller = controller(&self.scenario),
             Addr::Gateway => {
                 self.gateway.crash(now);
@@ -118,8 +118,16 @@ impl World {
                     Controller::stand_in(&placement_config(&self.scenario.cluster, self.scenario.seed));
             }
         }
+    }
+
+    /// What a node had is gone with it.
+    pub(super) fn gone(&mut self, node: Addr) {
+        if let Addr::Worker(index) = node
+            && let Some(worker) = self.workers.remove(&life(&self.lives, index))
+        {
+            self.handoffs.merge(&worker.handoffs());
+        }
         self.met.retain(|(by, _), _| *by != node);
-        self.network.crash(now, node, &mut self.queue);
     }
 
     /// The controller and the gateway take a worker for dead that lives.
@@ -157,7 +165,20 @@ impl World {
             [Addr::Gateway, Addr::Controller] => {
                 self.tell(Addr::Gateway, Event::Gateway(GatewayMsg::ControllerFound));
             }
+            [a @ Addr::Worker(_), b @ Addr::Worker(_)] => {
+                self.beats(a);
+                self.beats(b);
+            }
             _ => {}
+        }
+    }
+
+    /// A worker tells the others of itself at once, where any of them listens.
+    pub(super) fn beats(&mut self, node: Addr) {
+        if let Addr::Worker(index) = node
+            && self.kinds.any_listens()
+        {
+            self.tell(node, Event::Worker(life(&self.lives, index), WorkerMsg::BeatDue));
         }
     }
 
@@ -165,11 +186,18 @@ impl World {
     fn worker_found(&mut self, by: Addr, index: u32) {
         let Some(info) = self.offer(index) else { return };
         let node = info.id.node.clone();
+        let draining = self.workers.get(&info.id).is_some_and(Worker::is_draining).then(|| info.id.clone());
         self.out.from = Addr::Worker(index);
         if by == Addr::Controller {
             self.out.send(Event::Controller(ControllerMsg::Joined(Box::new(info))));
+            if let Some(id) = draining {
+                self.out.send(Event::Controller(ControllerMsg::Draining(id)));
+            }
         } else {
             self.out.send(Event::StandIn(ControllerMsg::Joined(Box::new(info))));
+            if let Some(id) = draining {
+                self.out.send(Event::StandIn(ControllerMsg::Draining(id)));
+            }
             self.tell(Addr::Gateway, Event::Gateway(GatewayMsg::NodeFound(node)));
         }
     }
@@ -231,7 +259,7 @@ impl World {
     }
 
     /// Tells a node something that it finds out by itself.
-    fn tell(&mut self, node: Addr, event: Event) {
+    pub(super) fn tell(&mut self, node: Addr, event: Event) {
         self.out.from = node;
         self.out.after(Span::ZERO, event);
     }

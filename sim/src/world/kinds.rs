@@ -1,5 +1,7 @@
 //! The kinds of workers, ready to be started.
 
+use std::sync::Arc;
+
 use config::ids::WorkerId;
 use policies::batch::BatchConfig;
 use policies::cost::Hardware;
@@ -7,17 +9,28 @@ use policies::kv::PageLayout;
 use policies::kv::events::Recording;
 use policies::kv::handoff::HandoffConfig;
 use policies::placement::{KvPeer, WorkerInfo};
+use policies::rng;
+use policies::time::Span;
 
 use crate::SimError;
-use crate::node::worker::{Orders, WorkerArgs};
+use crate::node::worker::{Beats, Orders, WorkerArgs};
 use crate::scenario::Scenario;
 use crate::workload::{self, MODEL};
+
+use super::name;
+
+/// Stream of the random numbers that say when workers beat.
+const BEATS: u64 = 12;
 
 /// What each worker is started with.
 #[derive(Debug)]
 pub(super) struct Kinds {
     /// With how many workers there are of it and those before it.
     list: Vec<(u32, WorkerArgs)>,
+    seed: u64,
+    heartbeat: Span,
+    /// The workers that want to know what others have to do.
+    listeners: Arc<[WorkerId]>,
 }
 
 impl Kinds {
@@ -25,6 +38,9 @@ impl Kinds {
         let shape = scenario.model.shape()?;
         let fingerprint = workload::fingerprint();
         let (mut list, mut upto) = (Vec::new(), 0);
+        let mut listeners = Vec::new();
+        let mut tables = scenario.worker_policy.clone();
+        tables.offload.peers = scenario.peers()?.into_iter().map(|peer| name(peer).to_string()).collect();
         for class in scenario.classes() {
             let c = class.over(&scenario.cluster);
             let machine = class.hardware.as_ref().unwrap_or(&scenario.hardware);
@@ -62,12 +78,23 @@ impl Kinds {
                 cost: scenario.cost_on(machine)?,
                 layout,
                 handoff: HandoffConfig::from(&scenario.policy.disaggregate),
-                orders: Orders { list: c.worker_policy.clone(), tables: scenario.worker_policy.clone() },
+                orders: Orders { list: c.worker_policy.clone(), tables: tables.clone() },
+                beats: Beats::default(),
             };
+            if Scenario::offloads(&c.worker_policy) {
+                // Whichever life of them.
+                listeners.extend((upto..upto + class.count).map(|index| WorkerId::new(name(index), 0)));
+            }
             upto += class.count;
             list.push((upto, args));
         }
-        Ok(Self { list })
+        let heartbeat = scenario.cluster.heartbeat.get().into();
+        Ok(Self { list, seed: scenario.seed, heartbeat, listeners: listeners.into() })
+    }
+
+    /// Whether a worker wants to know what others have to do.
+    pub(super) fn any_listens(&self) -> bool {
+        !self.listeners.is_empty()
     }
 
     /// The machine of each worker.
@@ -87,6 +114,10 @@ impl Kinds {
             kv.address = id.to_string();
         }
         args.info.id = id;
+        if self.any_listens() {
+            let phase = rng::bits(self.seed, BEATS, index.into()) % self.heartbeat.0.max(1);
+            args.beats = Beats { every: self.heartbeat, phase: Span(phase), to: Arc::clone(&self.listeners) };
+        }
         args
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use config::WorkerPoliciesConfig;
 use policies::batch::Batch;
 use policies::invariant::Broken;
-use policies::order::configured::{keeping, ordering};
+use policies::order::configured::{keeping, offloading, ordering};
+use policies::order::offload::OffloadOptions;
 use policies::order::{Ranks, WorkerPolicy};
 use policies::time::{Span, Time};
 
@@ -19,6 +20,13 @@ pub struct Orders {
     pub list: Vec<String>,
     /// Their options.
     pub tables: WorkerPoliciesConfig,
+}
+
+impl Orders {
+    /// Which prompts other workers compute; `step_tokens` are those of a step.
+    pub(super) fn offloading(&self, step_tokens: u32) -> Option<OffloadOptions> {
+        offloading(&self.list, &self.tables, step_tokens as usize)
+    }
 }
 
 /// The policy that orders, if one does.

@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 
-use config::ids::{PageId, WorkerId};
+use config::ids::{Attempt, PageId, WorkerId};
 use policies::invariant::Broken;
 use policies::kv::PageLayout;
 use policies::kv::handoff::{
     Asked, HandoffConfig, Receiver, ReceiverEffect, ReceiverEvent, TransferKey, TransferReport, Wanted,
 };
+use policies::order::offload::End;
 use policies::request::RequestSpec;
 use policies::step::Drawn;
 use policies::time::Time;
@@ -20,6 +21,10 @@ pub(super) struct Receiving {
     end: Receiver,
     id: Id,
     key: TransferKey,
+    /// What is asked for runs at the other worker as this attempt, and goes on here.
+    takes: Option<Attempt>,
+    /// Tokens that have to be there in the end.
+    wanted: u32,
     spec: Box<RequestSpec>,
     peer: WorkerId,
     layout: PageLayout,
@@ -38,18 +43,23 @@ impl Receiving {
     pub(super) fn new(
         limits: HandoffConfig,
         layout: PageLayout,
-        key: TransferKey,
+        (key, takes): (TransferKey, Option<Attempt>),
         wanted: Wanted,
         spec: Box<RequestSpec>,
         peer: WorkerId,
         pages: Option<Vec<PageId>>,
     ) -> Self {
-        let end = match pages {
+        let mut end = match pages {
             Some(_) => Receiver::new(limits, key, wanted),
             None => Receiver::unreserved(limits, key, wanted),
         };
+        if takes.is_some() {
+            end = end.up_to((spec.prompt.len() as u32).saturating_add(spec.max_tokens));
+        }
         let (id, table) = ((spec.id, spec.attempt), pages.unwrap_or_default());
-        Self { end, id, key, spec, peer, layout, table, here: None, last: None, timer: None, report: None }
+        let wanted = wanted.tokens;
+        let (here, last, timer, report) = (None, None, None, None);
+        Self { end, id, key, takes, wanted, spec, peer, layout, table, here, last, timer, report }
     }
 
     pub(super) fn start(&mut self, side: &mut Side<'_>) -> Result<bool, Broken> {
@@ -88,7 +98,7 @@ impl Receiving {
             }
             KvMessage::Last { tokens, cached, drawn, block } => {
                 let PageBlock { first, count, .. } = block;
-                let (bytes, some, ends) = (self.bytes(count), !drawn.is_empty(), self.ends(&drawn));
+                let (bytes, some, ends) = (self.bytes(count), self.fits(tokens, &drawn), self.ends(&drawn));
                 self.here = Some(block);
                 self.last.get_or_insert((cached, drawn));
                 ReceiverEvent::Last { tokens, first, count, bytes, drawn: some, ends }
@@ -161,7 +171,7 @@ impl Receiving {
                 let page_bytes = self.layout.page_bytes() as u64;
                 let page_tokens = self.layout.page_tokens;
                 let asked = Asked { first_page, want_pages, window, page_tokens, page_bytes, reserved };
-                KvMessage::Ask { asked, spec: self.spec.clone() }
+                KvMessage::Ask { asked, spec: self.spec.clone(), takes: self.takes }
             }
             ReceiverEffect::Reserve => {
                 // One that is gone has been dropped, which this end hears next.
@@ -173,14 +183,24 @@ impl Receiving {
             ReceiverEffect::Ack => KvMessage::Ack,
             ReceiverEffect::CancelPeer(_) => KvMessage::Cancel,
             ReceiverEffect::Commit { tokens, ends, .. } => {
+                if side.fetches.has(id) {
+                    let result = if ends { Err("the request is about to end".to_owned()) } else { Ok(()) };
+                    return side.end_fetch(id, if ends { 0 } else { tokens }, result);
+                }
                 let (cached, drawn) = self.last.take().unwrap_or_default();
-                if !side.core.received(side.now, id.0, id.1, !ends, cached, &drawn) {
+                let taken = side.core.received(side.now, id.0, id.1, !ends, cached, &drawn);
+                side.offloads.end(side.now, id, if taken { End::Computed } else { End::Failed });
+                if !taken {
                     side.core.compute_here(side.now, id.0, id.1, if ends { 0 } else { tokens });
                 }
                 return;
             }
-            ReceiverEffect::Fallback { valid_pages, .. } => {
+            ReceiverEffect::Fallback { valid_pages, why } => {
                 let tokens = valid_pages * self.layout.page_tokens;
+                if side.fetches.has(id) {
+                    return side.end_fetch(id, tokens, Err(why.as_str().to_owned()));
+                }
+                side.offloads.end(side.now, id, End::Failed);
                 side.core.compute_here(side.now, id.0, id.1, tokens);
                 return;
             }
@@ -197,6 +217,13 @@ impl Receiving {
     /// Writes what came into the reserved pages; false where it is not what was asked for.
     fn import(&mut self, first: u32, count: u32, side: &mut Side<'_>) -> bool {
         let Some(block) = self.here.take_if(|b| b.first == first && b.count == count) else { return false };
+        // A request that ran on elsewhere may come with more pages than it had when it was given its own here.
+        let more = (first + count).saturating_sub(self.table.len() as u32);
+        if more > 0
+            && let Some(grown) = side.core.grow_received(self.id.0, self.id.1, more)
+        {
+            self.table.extend(grown);
+        }
         let Some(table) = self.table.get(first as usize..(first + count) as usize) else { return false };
         let bodies = block.slots.chunks(self.layout.page_tokens as usize);
         table.iter().zip(bodies).all(|(page, body)| {
@@ -208,9 +235,19 @@ impl Receiving {
         u64::from(pages) * self.layout.page_bytes() as u64
     }
 
+    /// Whether there is a token to go on from; and, of what ran elsewhere, all that were computed.
+    fn fits(&self, tokens: u32, drawn: &[Drawn]) -> bool {
+        let ahead = tokens.saturating_sub(self.wanted) as usize;
+        !drawn.is_empty() && (self.takes.is_none() || drawn.len() == ahead + 1)
+    }
+
     /// Whether the request is over with these tokens: by this end's limits, whatever the other one thinks.
     fn ends(&self, drawn: &[Drawn]) -> bool {
         let spec = &self.spec;
+        if self.takes.is_some() && drawn.len() > 1 {
+            // It went on, so that none but the last can have ended it, and that would not be here.
+            return false;
+        }
         !drawn.is_empty()
             && drawn.iter().all(|d| {
                 let ended = !spec.ignore_end && spec.end_tokens.contains(&d.token);

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use config::ids::{PageId, WorkerId};
+use config::ids::{Attempt, PageId, WorkerId};
 use policies::batch::Refusal;
 use policies::invariant::Broken;
 use policies::kv::handoff::chunking::Chunking;
 use policies::kv::handoff::{
-    Asked, HandoffConfig, RefusalCode, Sender, SenderEffect, SenderEvent, TransferKey,
+    Asked, HandoffConfig, Outcome, RefusalCode, Sender, SenderEffect, SenderEvent, TransferKey,
 };
 use policies::request::RequestSpec;
 use policies::step::Drawn;
@@ -15,6 +15,9 @@ use policies::time::Time;
 
 use super::transfers::{Id, Side};
 use crate::event::{KvMessage, PageBlock};
+
+/// As the live worker's: pages of a stream that goes on that are read between two of its steps.
+const BESIDE_STEPS: u32 = 4;
 
 /// A prompt that was computed for another worker.
 #[derive(Debug)]
@@ -30,6 +33,8 @@ pub(super) struct Sending {
     end: Sender,
     id: Id,
     key: TransferKey,
+    /// What the other worker takes over is this attempt here.
+    takes: Option<Attempt>,
     asked: Asked,
     /// Until it is submitted.
     spec: Option<Box<RequestSpec>>,
@@ -45,7 +50,7 @@ pub(super) struct Sending {
 impl Sending {
     pub(super) fn new(
         limits: HandoffConfig,
-        key: TransferKey,
+        (key, takes): (TransferKey, Option<Attempt>),
         asked: Asked,
         spec: Box<RequestSpec>,
         peer: WorkerId,
@@ -54,6 +59,7 @@ impl Sending {
             end: Sender::new(limits, key, asked),
             id: (spec.id, spec.attempt),
             key,
+            takes,
             asked,
             spec: Some(spec),
             peer,
@@ -69,9 +75,17 @@ impl Sending {
         let Some(spec) = self.spec.take() else { return Ok(true) };
         let tokens = spec.prompt.len() as u32;
         side.core.set_transfer_chunk(chunking.next_tokens(tokens));
-        let event = match side.core.submit_prefill(side.now, *spec, self.asked.reserved) {
+        // What does not run here (any more), or not as it was told, is computed like a prompt.
+        let lent = self.takes.is_some_and(|from| side.core.lend(side.now, &spec, from));
+        // Its stream goes on, so that the engine is not to be busy with all its pages at once.
+        let under_way = !lent && spec.resumed.iter().any(|choice| !choice.tokens.is_empty());
+        let taken =
+            if lent { Ok(()) } else { side.core.submit_prefill(side.now, *spec, self.asked.reserved) };
+        let event = match taken {
             Ok(()) => {
-                self.end.pace(chunking.flush_pages(), chunking.message_pages(tokens));
+                let most = chunking.message_pages(tokens);
+                let most = if under_way { most.min(BESIDE_STEPS) } else { most };
+                self.end.pace(chunking.flush_pages(), most);
                 SenderEvent::Submitted
             }
             Err(refusal) => SenderEvent::RefusedLocally(code(&refusal)),
@@ -175,6 +189,10 @@ impl Sending {
         self.act(side, Sender::tick)
     }
 
+    pub(super) const fn takes(&self) -> Option<Attempt> {
+        self.takes
+    }
+
     pub(super) const fn peer(&self) -> &WorkerId {
         &self.peer
     }
@@ -227,12 +245,18 @@ impl Sending {
                 let message = KvMessage::Last { tokens, cached, drawn, block };
                 return side.send_pages(&self.peer, id, key, self.bytes(count), message);
             }
-            SenderEffect::Release => {
-                side.core.cancel(side.now, id.0, id.1);
+            // What runs here goes on, unless it was taken over; what was computed for the other one is not needed any more.
+            SenderEffect::Done(report) => {
+                let taken = report.outcome == Outcome::Committed;
+                if !side.core.end_lending(side.now, id.0, id.1, taken) {
+                    side.core.cancel(side.now, id.0, id.1);
+                }
                 return;
             }
-            // It was submitted when it came, exports are done above, and the receiver reports.
-            SenderEffect::Submit | SenderEffect::Export { .. } | SenderEffect::Done(_) => return,
+            // How it has ended says what becomes of the request, and comes next.
+            SenderEffect::Release => return,
+            // It was submitted when it came, and exports are done above.
+            SenderEffect::Submit | SenderEffect::Export { .. } => return,
         };
         side.send(&self.peer, id, key, message);
     }

@@ -33,6 +33,7 @@ fn worker(policies: &[&str], pages: u32) -> Worker {
             list: policies.iter().map(|name| (*name).to_owned()).collect(),
             tables: config::WorkerPoliciesConfig::default(),
         },
+        beats: Beats::default(),
     })
 }
 

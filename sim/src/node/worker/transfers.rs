@@ -12,9 +12,12 @@ use policies::invariant::Broken;
 use policies::kv::PageLayout;
 use policies::kv::handoff::chunking::{ChunkLimits, Chunking, Rates};
 use policies::kv::handoff::{HandoffConfig, Outcome, TransferKey, TransferReport, Wanted};
+use policies::order::offload::End;
 use policies::request::RequestSpec;
 use policies::time::{Span, Time};
 
+use super::fetches::Fetches;
+use super::offloads::{Offloaded, Offloads};
 use super::receive::Receiving;
 use super::send::{Prefilled, Sending};
 use crate::event::{Event, KvMail, KvMessage, Outbox, WorkerMsg};
@@ -39,6 +42,8 @@ pub struct Handoffs {
     pub pages: u64,
     /// Bytes of those.
     pub bytes: u64,
+    /// Of the prompts, those that workers had computed by others of their own accord.
+    pub offloaded: Offloaded,
 }
 
 impl Handoffs {
@@ -55,6 +60,7 @@ impl Handoffs {
         }
         self.pages += other.pages;
         self.bytes += other.bytes;
+        self.offloaded.merge(&other.offloaded);
     }
 
     /// Transfers whose receivers took the sequence over.
@@ -71,6 +77,8 @@ pub(super) struct Side<'a> {
     pub(super) me: &'a WorkerId,
     pub(super) core: &'a mut Batch,
     pub(super) pages: &'a mut FakePages,
+    pub(super) offloads: &'a mut Offloads,
+    pub(super) fetches: &'a mut Fetches,
     pub(super) out: &'a mut Outbox,
 }
 
@@ -120,7 +128,7 @@ pub(super) struct Transfers {
 #[derive(Debug)]
 enum Entry {
     /// The other worker was not asked yet.
-    Waiting { spec: Box<RequestSpec>, peer: WorkerId },
+    Waiting { spec: Box<RequestSpec>, peer: WorkerId, takes: Option<Attempt> },
     /// It was asked for the content of the request's pages.
     Receiving(Box<Receiving>),
     /// It is computed for another worker.
@@ -147,28 +155,42 @@ impl Transfers {
         }
     }
 
-    /// Submits a request, whose prompt `peer` is to compute.
+    /// Submits a request, whose prompt `peer` is to compute, or which runs there as attempt `takes` and goes on here.
     pub(super) fn submit(
         &mut self,
         now: Time,
         core: &mut Batch,
         spec: RequestSpec,
         peer: Option<WorkerId>,
+        takes: Option<Attempt>,
     ) -> Result<(), Refusal> {
         let Some(peer) = peer else { return core.submit(now, spec) };
-        // What has output already lacks little where it was before, and is waited for.
-        let moved = spec.resumed.iter().any(|choice| !choice.tokens.is_empty());
-        let pages = if moved { 1 } else { LEAST_PAGES };
-        let (id, least) = ((spec.id, spec.attempt), pages * self.layout.page_tokens);
+        // However little a request lacks that runs elsewhere: here it would be computed in the middle of its stream.
+        let least = if takes.is_some() { 1 } else { LEAST_PAGES * self.layout.page_tokens };
+        let id = (spec.id, spec.attempt);
         let kept = Box::new(spec.clone());
         // Pages for what is computed elsewhere are taken when that begins. What moves is not to wait for them afterwards.
-        if moved {
+        if takes.is_some() {
             core.submit_received(now, spec, least)?;
         } else {
             core.submit_expected(now, spec, least)?;
         }
-        self.entries.insert(id, Entry::Waiting { spec: kept, peer });
+        self.waits(id, kept, peer, takes);
         Ok(())
+    }
+
+    /// Another worker computes a prompt that waits here and has its pages.
+    pub(super) fn leaves(&mut self, spec: RequestSpec, peer: WorkerId) {
+        self.waits((spec.id, spec.attempt), Box::new(spec), peer, None);
+    }
+
+    /// `peer` is asked for the content of a request's pages when it has them.
+    pub(super) fn waits(&mut self, id: Id, spec: Box<RequestSpec>, peer: WorkerId, takes: Option<Attempt>) {
+        self.entries.insert(id, Entry::Waiting { spec, peer, takes });
+    }
+
+    pub(super) const fn page_tokens(&self) -> u32 {
+        self.layout.page_tokens
     }
 
     /// A step has ended.
@@ -209,7 +231,14 @@ impl Transfers {
             }
             KvWork::Reserved { request, attempt, pages, cached, tokens } => {
                 let id = (request, attempt);
-                let cached = cached / self.layout.page_tokens;
+                let page = self.layout.page_tokens;
+                if side.fetches.has(id) && cached / page >= tokens / page {
+                    // Every full page is here.
+                    self.entries.remove(&id);
+                    side.end_fetch(id, cached, Ok(()));
+                    return Ok(());
+                }
+                let cached = cached / page;
                 if matches!(self.entries.get(&id), Some(Entry::Receiving(_))) {
                     self.at(id, side, |end, side| match end {
                         Entry::Receiving(end) => end.reserved(pages, cached, side),
@@ -245,6 +274,9 @@ impl Transfers {
                 })?;
             }
             KvWork::Dropped { request, attempt, reason } => {
+                let why = reason.clone().unwrap_or_else(|| "it was called off".to_owned());
+                side.fetches.end((request, attempt), Err(why));
+                side.offloads.end(side.now, (request, attempt), End::Withdrawn);
                 self.at((request, attempt), side, |end, side| match end {
                     Entry::Waiting { .. } => Ok(true),
                     Entry::Receiving(end) => end.dropped(side).map(|()| true),
@@ -263,7 +295,7 @@ impl Transfers {
         tokens: u32,
         side: &mut Side<'_>,
     ) -> Result<(), Broken> {
-        let Some(Entry::Waiting { spec, peer }) = self.entries.remove(&id) else {
+        let Some(Entry::Waiting { spec, peer, takes }) = self.entries.remove(&id) else {
             side.core.compute_here(side.now, id.0, id.1, 0);
             return Ok(());
         };
@@ -278,7 +310,7 @@ impl Transfers {
             pages: spec.max_tokens as usize > done + 1,
         };
         let pages = reserved.map(|(pages, _)| pages);
-        let mut end = Receiving::new(self.limits, self.layout, key, wanted, spec, peer, pages);
+        let mut end = Receiving::new(self.limits, self.layout, (key, takes), wanted, spec, peer, pages);
         end.start(side)?;
         self.entries.insert(id, Entry::Receiving(Box::new(end)));
         Ok(())
@@ -287,13 +319,13 @@ impl Transfers {
     /// A message came from the other end of a transfer.
     pub(super) fn mail(&mut self, mail: KvMail, side: &mut Side<'_>) -> Result<(), Broken> {
         let KvMail { id, key, from, message, .. } = mail;
-        if let KvMessage::Ask { asked, spec } = message {
+        if let KvMessage::Ask { asked, spec, takes } = message {
             // One that is here already in another part (a placement never does that) is not computed twice.
             if self.entries.contains_key(&id) {
                 side.send(&from, id, key, KvMessage::Cancel);
                 return Ok(());
             }
-            let mut end = Sending::new(self.limits, key, asked, spec, from);
+            let mut end = Sending::new(self.limits, (key, takes), asked, spec, from);
             if !end.start(&self.chunking, side)? {
                 self.entries.insert(id, Entry::Sending(Box::new(end)));
             }
@@ -382,9 +414,12 @@ impl Transfers {
         matches!(self.entries.get(&id), Some(Entry::Sending(_)))
     }
 
-    /// The requests whose prompts another worker computes, or is to.
+    /// The requests whose prompts another worker computes, or is to, and those that another one is taking over.
     pub(super) fn awaited(&self) -> impl Iterator<Item = Id> {
-        self.entries.iter().filter(|(_, entry)| !matches!(entry, Entry::Sending(_))).map(|(id, _)| *id)
+        self.entries.iter().filter_map(|(id, entry)| match entry {
+            Entry::Sending(end) => end.takes().map(|attempt| (id.0, attempt)),
+            Entry::Waiting { .. } | Entry::Receiving(_) => Some(*id),
+        })
     }
 
     pub(super) fn len(&self) -> usize {
