@@ -217,20 +217,22 @@ impl CostModel {
     /// As [`CostModel::step`], on a worker with these pages.
     #[must_use]
     pub fn step_in(&self, slices: impl IntoIterator<Item = Work>, pages: KvUse) -> Span {
-        let mut decodes = 0_u128;
-        let (mut tokens, mut contexts, mut kv, mut priced) = (0_u128, 0_u128, 0_u128, 0_u128);
+        // Sums of 32-bit numbers, and of products of two of them.
+        let (mut decodes, mut all_tokens, mut all_kv) = (0_u64, 0_u64, 0_u64);
+        let (mut contexts, mut priced) = (0_u128, 0_u128);
         let mut content = steps::Content::default();
         for Work { start, tokens: n } in slices {
-            let (start, n) = (u128::from(start), u128::from(n));
+            let (start, n) = (u64::from(start), u64::from(n));
             if n == 0 {
                 continue;
             }
-            tokens += n;
-            decodes += u128::from(n == 1);
+            all_tokens += n;
+            decodes += u64::from(n == 1);
             // Token i of the slice attends to start + i + 1 tokens.
-            let attended = n * start + n * (n + 1) / 2;
+            let attended = u128::from(n * start) + u128::from(n * (n + 1) / 2);
             contexts += attended;
-            kv += start + n;
+            all_kv += start + n;
+            let (start, n) = (u128::from(start), u128::from(n));
             match self {
                 Self::Affine(a) => {
                     let decode = u128::from(a.decode_per_sequence.0);
@@ -244,9 +246,10 @@ impl CostModel {
                 Self::Roofline { .. } | Self::Curve { .. } => {}
             }
         }
-        if tokens == 0 {
+        if all_tokens == 0 {
             return Span::ZERO;
         }
+        let (tokens, kv) = (u128::from(all_tokens), u128::from(all_kv));
         match self {
             Self::Affine(a) => {
                 a.step_overhead + saturated(priced + contexts * u128::from(a.attention_per_token.0))
@@ -259,7 +262,7 @@ impl CostModel {
                 h.step_overhead + nanoseconds(flops, h.flops).max(nanoseconds(bytes, h.memory))
             }
             Self::Curve { curve, .. } => {
-                let prompt = u32::try_from(tokens - decodes).unwrap_or(u32::MAX);
+                let prompt = u32::try_from(all_tokens - decodes).unwrap_or(u32::MAX);
                 curve.step(prompt, decodes > 0, pages)
             }
         }

@@ -151,14 +151,11 @@ impl World {
     pub fn run(mut self) -> Result<Run, SimError> {
         let seed = self.scenario.seed;
         let mut last = Time::ZERO;
-        while let Some((now, event)) = self.queue.pop() {
-            let event = match self.network.links() {
-                None => event,
-                Some(_) => match self.network.arrive(event) {
-                    None => continue,
-                    Some(event) => event,
-                },
-            };
+        while let Some((now, mut event)) = self.queue.pop() {
+            if self.network.links().is_some() {
+                let Some(arrived) = self.network.arrive(event) else { continue };
+                event = arrived;
+            }
             // A timer of a request that is over is no event: it neither counts nor makes the run longer.
             if matches!(event, Event::Timer(id) | Event::Leave(id) | Event::Read(id) if !self.gateway.is_live(id))
             {

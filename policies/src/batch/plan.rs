@@ -10,7 +10,7 @@ use super::seq::Seq;
 use super::slab::Key;
 use super::{Batch, Flight, FlightSlice};
 use crate::kv::PageHash;
-use crate::request::RequestSpec;
+use crate::request::{RequestSpec, Token};
 use crate::step::{Draw, History, PageCopy, PromptTargets, Slice, StepPlan};
 use crate::time::Time;
 
@@ -23,6 +23,8 @@ pub(super) struct Spare {
     slices: Vec<Slice>,
     /// The slices of the last plan, to be written over: mostly the next one has the same sequences in the same order.
     plan: Vec<Slice>,
+    /// Room for the tokens of a prompt, which most slices do not need.
+    tokens: Vec<Token>,
     /// What the block table of each of them is a copy of: whose, and after how many changes of it.
     copies: Vec<(Key, u32)>,
     /// Empty.
@@ -97,7 +99,10 @@ impl Batch {
             self.spare.copies.clear();
         }
         for slice in slices.iter_mut().filter(|slice| slice.tokens.capacity() > SPARE_TOKENS) {
-            slice.tokens = Vec::new();
+            let tokens = std::mem::take(&mut slice.tokens);
+            if tokens.capacity() > self.spare.tokens.capacity() {
+                self.spare.tokens = tokens;
+            }
         }
         self.spare.plan = slices;
     }
@@ -197,6 +202,9 @@ impl Batch {
         copy_table(&mut slice.block_table, draft.used, (key, &seq.pages), &mut self.spare.copies);
         draft.used += 1;
         (slice.seq, slice.start) = (seq_key, start);
+        if slice.tokens.capacity() < tokens as usize && tokens as usize > SPARE_TOKENS {
+            slice.tokens = std::mem::take(&mut self.spare.tokens);
+        }
         slice.tokens.clear();
         seq.append_tokens(start, end, &mut slice.tokens);
         match (last, seq.joint) {

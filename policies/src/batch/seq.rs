@@ -182,6 +182,12 @@ impl Seq {
     /// Adds the tokens at `start..end`.
     pub(super) fn append_tokens(&self, start: u32, end: u32, to: &mut Vec<Token>) {
         let (start, end, prompt) = (start as usize, end as usize, self.prompt.len());
+        // A decode, mostly.
+        if let Some(at) = start.checked_sub(prompt)
+            && end == start + 1
+        {
+            return to.push(self.output[at]);
+        }
         to.reserve_exact(end - start);
         to.extend_from_slice(&self.prompt[start.min(prompt)..end.min(prompt)]);
         to.extend_from_slice(&self.output[start.max(prompt) - prompt..end.max(prompt) - prompt]);

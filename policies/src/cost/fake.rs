@@ -108,7 +108,7 @@ impl FakeModel {
 #[derive(Clone, Debug)]
 pub struct FakePages {
     model: FakeModel,
-    page_tokens: usize,
+    page_tokens: u32,
     slots: Vec<u64>,
 }
 
@@ -116,19 +116,21 @@ impl FakePages {
     /// `pages` pages of `page_tokens` tokens, nothing written.
     #[must_use]
     pub fn new(model: FakeModel, pages: u32, page_tokens: u32) -> Self {
-        let page_tokens = page_tokens.max(1) as usize;
-        Self { model, page_tokens, slots: vec![UNWRITTEN; pages as usize * page_tokens] }
+        let page_tokens = page_tokens.max(1);
+        Self { model, page_tokens, slots: vec![UNWRITTEN; pages as usize * page_tokens as usize] }
     }
 
     /// The slots of a page; none when there is no such page.
     #[must_use]
     pub fn page(&self, page: usize) -> Option<&[u64]> {
-        self.slots.get(page.checked_mul(self.page_tokens)?..)?.get(..self.page_tokens)
+        let size = self.page_tokens as usize;
+        self.slots.get(page.checked_mul(size)?..)?.get(..size)
     }
 
     /// As [`FakePages::page`], to write.
     pub fn page_mut(&mut self, page: usize) -> Option<&mut [u64]> {
-        self.slots.get_mut(page.checked_mul(self.page_tokens)?..)?.get_mut(..self.page_tokens)
+        let size = self.page_tokens as usize;
+        self.slots.get_mut(page.checked_mul(size)?..)?.get_mut(..size)
     }
 
     /// Runs a step. A slice that reads a slot never written, or has no page for a token, fails alone. `took` is left at
@@ -170,39 +172,44 @@ impl FakePages {
     /// Computes and stores the hashes of a slice, and gives the last one. `hashes` has all of them where the slice reports
     /// log-probabilities.
     fn slice(&mut self, slice: &Slice, hashes: &mut Vec<u64>) -> Result<u64, String> {
-        let mut state = match slice.start.checked_sub(1) {
-            None => EMPTY,
-            Some(before) => *self.slot(slice, before)?,
-        };
-        if state == UNWRITTEN {
-            return Err(format!("position {} was never written", slice.start - 1));
-        }
         hashes.clear();
-        let mut position = slice.start;
+        let (mut state, mut position) = (EMPTY, slice.start);
         let mut left = &slice.tokens[..];
-        while !left.is_empty() {
-            let slots = self.slots(slice, position)?;
+        let mut add = |state: &mut u64, slots: &mut [u64]| {
             let (tokens, rest) = left.split_at(left.len().min(slots.len()));
             for (slot, &token) in slots.iter_mut().zip(tokens) {
-                state = roll(state, token);
-                *slot = state;
+                *state = roll(*state, token);
+                *slot = *state;
             }
             if slice.prompt_logprobs.is_some() {
                 hashes.extend_from_slice(&slots[..tokens.len()]);
             }
             position += tokens.len() as u32;
             left = rest;
+            (!rest.is_empty()).then_some(position)
+        };
+        // The rest of the page that has the token before: all that a decode needs, mostly.
+        let mut next = if let Some(before) = slice.start.checked_sub(1) {
+            let Some((known, slots)) = self.slots(slice, before)?.split_first_mut() else {
+                return Err(format!("no slot for position {before}"));
+            };
+            state = *known;
+            if state == UNWRITTEN {
+                return Err(format!("position {before} was never written"));
+            }
+            add(&mut state, slots)
+        } else {
+            (!slice.tokens.is_empty()).then_some(0)
+        };
+        while let Some(position) = next {
+            next = add(&mut state, self.slots(slice, position)?);
         }
         Ok(state)
     }
 
-    fn slot(&mut self, slice: &Slice, position: u32) -> Result<&mut u64, String> {
-        self.slots(slice, position).map(|slots| &mut slots[0])
-    }
-
     /// The slots from a position to the end of its page; at least one.
     fn slots(&mut self, slice: &Slice, position: u32) -> Result<&mut [u64], String> {
-        let (page, offset) = (position as usize / self.page_tokens, position as usize % self.page_tokens);
+        let (page, offset) = ((position / self.page_tokens) as usize, (position % self.page_tokens) as usize);
         let id = slice.block_table.get(page).ok_or_else(|| format!("no page for position {position}"))?;
         let missing = || format!("page {id} does not exist");
         self.page_mut(id.index()).and_then(|slots| slots.get_mut(offset..)).ok_or_else(missing)

@@ -159,7 +159,8 @@ impl PageTable {
     }
 
     /// Somebody who waits will look for these pages.
-    pub fn want(&mut self, pages: impl IntoIterator<Item = PageHash>) {
+    pub fn want(&mut self, pages: impl IntoIterator<Item = PageHash> + Clone) {
+        self.fetch(pages.clone());
         for page in pages {
             let found = self.named(&page).is_some();
             self.wanted.add(page, found);

@@ -105,8 +105,12 @@ impl Fold {
 
 impl Hasher for Fold {
     fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            self.add(chunk.iter().fold(0, |word, &byte| (word << 8) | u64::from(byte)));
+        let (words, rest) = bytes.as_chunks();
+        words.iter().for_each(|word| self.add(u64::from_le_bytes(*word)));
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            self.add(u64::from_le_bytes(last));
         }
     }
 

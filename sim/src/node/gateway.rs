@@ -25,8 +25,8 @@ mod moves;
 use live::{Live, LiveRequests};
 pub use moves::Moving;
 
-/// Requests that a step must tell of for their memory to be fetched at once; a step of a few is of a small cluster.
-const FETCH: usize = 8;
+/// Effects of a step for which the memory of their requests is fetched at once.
+const FETCH: usize = 2;
 
 /// Where a request was placed, and what policies said of it.
 pub type Placed = (WorkerId, Arc<[Stage]>);
@@ -346,6 +346,12 @@ impl Gateway {
         {
             out.after(next.since(now), Event::Timer(id));
         }
+        // A token, mostly.
+        if let [SessionEffect::Deliver(event)] = &fx[..] {
+            deliver(now, event, session.spec(), seen, (&mut self.truth, &mut self.tally))?;
+            fx.clear();
+            return Ok(());
+        }
         for effect in fx.drain(..) {
             match effect {
                 SessionEffect::Place(request) => self.places.ask(request, out),
@@ -366,10 +372,7 @@ impl Gateway {
                     out.send(Event::Worker(worker, WorkerMsg::Grant(request, attempt, choice, upto)));
                 }
                 SessionEffect::Deliver(event) => {
-                    if let Some(truth) = &mut self.truth {
-                        truth.tells(session.spec(), &event)?;
-                    }
-                    self.tally.token(now, seen, &event);
+                    deliver(now, &event, session.spec(), seen, (&mut self.truth, &mut self.tally))?;
                 }
                 SessionEffect::DeliverPrompt { .. } => {}
                 SessionEffect::Choose(request) => self.places.choose(request, out),
@@ -443,4 +446,19 @@ impl Gateway {
         }
         (self.tally, self.history)
     }
+}
+
+/// A client is told a token.
+fn deliver(
+    now: Time,
+    event: &TokenEvent,
+    spec: &RequestSpec,
+    seen: &mut Seen,
+    (truth, tally): (&mut Option<Truth>, &mut Tally),
+) -> Result<(), Broken> {
+    if let Some(truth) = truth {
+        truth.tells(spec, event)?;
+    }
+    tally.token(now, seen, event);
+    Ok(())
 }

@@ -331,7 +331,9 @@ impl Worker {
     fn news(&mut self, now: Time, fx: &mut Vec<BatchEffect>, out: &mut Outbox) -> Result<bool, Broken> {
         self.core.take_effects(fx);
         // What is computed for another worker is that one's to tell.
-        fx.retain(|effect| !self.transfers.is_for_another(effect));
+        if self.transfers.len() > 0 {
+            fx.retain(|effect| !self.transfers.is_for_another(effect));
+        }
         let (transfers, mut side) = self.transfers(now, out);
         let any = transfers.news(&mut side)?;
         if any {
