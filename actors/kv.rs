@@ -26,7 +26,7 @@ use crate::worker::pages::{PageSetMsg, Provider};
 
 pub mod lane;
 
-pub use lane::{Asked, Lane};
+pub use lane::{Asked, Lane, Seat};
 
 /// Links that have proven themselves and wait to be taken in.
 const ACCEPTED: usize = 16;
@@ -119,6 +119,9 @@ pub enum KvPortMsg {
         /// Why.
         why: String,
     },
+    /// How many transfers have a place on a link?
+    #[cfg(test)]
+    Seats(ractor::RpcReplyPort<usize>),
 }
 
 /// Page sets that wait for a link.
@@ -188,6 +191,10 @@ impl Actor for KvPort {
                 state.links.retain(|_, lane| lane.id() != link);
                 state.guests.remove(&link);
             }
+            #[cfg(test)]
+            KvPortMsg::Seats(reply) => {
+                let _ = reply.send(state.links.values().chain(state.guests.values()).map(Lane::seats).sum());
+            }
         }
         Ok(())
     }
@@ -206,9 +213,9 @@ impl Actor for KvPort {
 
 impl KvPortState {
     fn open(&mut self, myself: &ActorRef<KvPortMsg>, to: String, transfer: u64, set: ActorRef<PageSetMsg>) {
-        if let Some(lane) = self.links.get(&to).filter(|lane| lane.join(transfer, &set)) {
+        if let Some(seat) = self.links.get(&to).and_then(|lane| lane.join(transfer, &set)) {
             // A page set that has ended needs no link.
-            let _ = set.cast(PageSetMsg::Linked(Ok(lane.clone())));
+            let _ = set.cast(PageSetMsg::Linked(Ok(seat)));
             return;
         }
         self.links.remove(&to);
@@ -239,9 +246,9 @@ impl KvPortState {
         };
         info!(address = to, worker = %lane.peer().worker, "KV link to a worker");
         for (transfer, set) in waiting {
-            lane.join(transfer, &set);
-            // As above; and where the link has ended already, sending over it says so.
-            let _ = set.cast(PageSetMsg::Linked(Ok(lane.clone())));
+            let seat = lane.join(transfer, &set).ok_or_else(|| "the link has ended".to_owned());
+            // As above.
+            let _ = set.cast(PageSetMsg::Linked(seat));
         }
         self.links.insert(to.to_owned(), lane);
     }

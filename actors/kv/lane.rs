@@ -5,10 +5,11 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cluster::kv::{Closer, Inbound, Kind, KvHeader, KvLink, KvPeer, KvQueue, KvRecv, Outbound, RefusalCode};
-use ractor::ActorRef;
+use ractor::{ActorId, ActorRef};
 use tracing::{debug, warn};
 
 use super::KvPortMsg;
+use crate::supervise::{TaskKind, spawn};
 use crate::worker::pages::PageSetMsg;
 
 /// Messages that wait before the link, beside the one that is being sent: the next one has to be there when that is done,
@@ -83,16 +84,16 @@ impl Lane {
         self.closer.close(why);
     }
 
-    /// From now on what comes for `transfer` goes to `set`; false where the link has ended.
-    pub fn join(&self, transfer: u64, set: &ActorRef<PageSetMsg>) -> bool {
-        self.routes().as_mut().map(|routes| routes.insert(transfer, set.clone())).is_some()
+    /// From now on what comes for `transfer` goes to `set`, as long as that keeps its seat; none where the link has ended.
+    pub fn join(&self, transfer: u64, set: &ActorRef<PageSetMsg>) -> Option<Seat> {
+        self.routes().as_mut()?.insert(transfer, set.clone());
+        Some(Seat { lane: self.clone(), transfer, set: set.get_id() })
     }
 
-    /// What comes for `transfer` goes nowhere.
-    pub fn leave(&self, transfer: u64) {
-        if let Some(routes) = self.routes().as_mut() {
-            routes.remove(&transfer);
-        }
+    /// Transfers whose messages go somewhere.
+    #[cfg(test)]
+    pub(crate) fn seats(&self) -> usize {
+        self.routes().as_ref().map_or(0, BTreeMap::len)
     }
 
     /// Sends a message, waiting while the link has enough to do; false where it has ended.
@@ -103,6 +104,55 @@ impl Lane {
     fn routes(&self) -> MutexGuard<'_, Option<BTreeMap<u64, ActorRef<PageSetMsg>>>> {
         // Nothing panics while it is held.
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A page set's place on a link. It is given up with the page set, whatever that ends by: what comes for the transfer goes
+/// nowhere from then on.
+#[derive(Debug)]
+pub struct Seat {
+    lane: Lane,
+    transfer: u64,
+    set: ActorId,
+}
+
+impl Seat {
+    /// Who is at the other end.
+    #[must_use]
+    pub const fn peer(&self) -> &KvPeer {
+        &self.lane.peer
+    }
+
+    /// As [`Lane::send`].
+    pub async fn send(&self, message: Outbound) -> bool {
+        self.lane.send(message).await
+    }
+
+    /// Tells the other end that this one does not go on, as soon as the link has room. For a page set that cannot wait for
+    /// that, because it has ended.
+    pub fn abandon(&self, generation: u64) {
+        // A page set that is dropped with the runtime takes the link along, which says the same.
+        if tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
+        let (lane, why) = (self.lane.clone(), "its page set has ended".to_owned());
+        let cancel = KvHeader::Cancel { transfer: self.transfer, generation, why };
+        spawn(TaskKind::Role, "kv-abandon", async move {
+            // A link that has ended has told the other end.
+            let _ = lane.send(cancel.into()).await;
+        });
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // Another life of the worker may have given its number to another transfer.
+        let own = |set: &ActorRef<PageSetMsg>| set.get_id() == self.set;
+        if let Some(routes) = self.lane.routes().as_mut()
+            && routes.get(&self.transfer).is_some_and(own)
+        {
+            routes.remove(&self.transfer);
+        }
     }
 }
 

@@ -4,8 +4,12 @@
 //! A request has its pages as long as its page set lives ([`super::scheduler`] keeps the block tables, which steps read).
 //! Where pages come from another worker, or go to one, the page set drives the hand-off core of its end
 //! ([`policies::kv::handoff`]) and holds the pages on their way between the engine and the link. It gives everything back
-//! when it stops, for whatever reason. What it wants of engine and scheduler it asks of the scheduler actor, which does
-//! things with pages in the order in which it plans steps ([`KvMsg`]).
+//! when it ends, for whatever reason, and what it has not said to the other worker by then, is said: its state, which is
+//! dropped then, sees to that ([`crate::kv::Seat`]), and the scheduler, which hears of it from the worker. What it wants of
+//! engine and scheduler it asks of the scheduler actor, which does things with pages in the order in which it plans steps
+//! ([`KvMsg`]).
+//!
+//! A page set whose request had nothing to do with another worker is that of another request afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +26,11 @@ use ractor_cluster::RactorMessage;
 use tokio::task::JoinHandle;
 use tracing::warn;
 
-use crate::kv::{Asked, Lane};
+use crate::kv::{Asked, Seat};
 use crate::worker::scheduler::SchedulerMsg;
 
+#[cfg(test)]
+mod chaos;
 mod receive;
 mod report;
 mod send;
@@ -43,7 +49,7 @@ const OVER: &str = "its request is over";
 #[derive(Debug, RactorMessage)]
 pub enum PageSetMsg {
     /// The link to the other worker is there, or cannot be had.
-    Linked(Result<Lane, String>),
+    Linked(Result<Seat, String>),
     /// From the other worker.
     Message(Box<Inbound>),
     /// The link has ended.
@@ -214,14 +220,8 @@ impl Provider {
         let (lane, key) = (args.lane(), args.key());
         let side = Side::Send(Box::new(args));
         let started = Actor::spawn_linked(None, PageSet, side, self.supervisor.clone()).await;
-        let refusal = match started {
-            // Where the link has ended meanwhile the set finds out when it answers.
-            Ok((set, _)) => {
-                lane.join(key.transfer, &set);
-                return;
-            }
-            Err(e) => e.to_string(),
-        };
+        let Err(e) = started else { return };
+        let refusal = e.to_string();
         let code = kv::RefusalCode::Unavailable;
         let TransferKey { transfer, generation } = key;
         lane.send(KvHeader::Refused { transfer, generation, code, why: refusal }.into()).await;
@@ -260,14 +260,6 @@ impl Side {
             Self::Send(end) => end.handle(message, myself).await,
         }
     }
-
-    fn leave(&self) {
-        match self {
-            Self::Own => {}
-            Self::Receive(end) => end.leave(),
-            Self::Send(end) => end.leave(),
-        }
-    }
 }
 
 /// Its state.
@@ -284,11 +276,8 @@ pub(crate) struct PageSetState {
 ///
 /// # Errors
 /// The worker is stopping.
-pub(crate) async fn of_request(
-    name: String,
-    supervisor: ActorCell,
-) -> Result<ActorRef<PageSetMsg>, SpawnErr> {
-    Ok(Actor::spawn_linked(Some(name), PageSet, Side::Own, supervisor).await?.0)
+pub(crate) async fn of_request(supervisor: ActorCell) -> Result<ActorRef<PageSetMsg>, SpawnErr> {
+    Ok(Actor::spawn_linked(None, PageSet, Side::Own, supervisor).await?.0)
 }
 
 /// Whether a page set that ended for this reason did so because its request was over.
@@ -329,6 +318,8 @@ impl Actor for PageSet {
         message: PageSetMsg,
         state: &mut PageSetState,
     ) -> Result<(), ActorProcessingErr> {
+        #[cfg(test)]
+        chaos::strike(&state.side, &message, &myself).await;
         match message {
             PageSetMsg::Over => myself.stop(Some(OVER.to_owned())),
             PageSetMsg::Receive(args) => {
@@ -345,20 +336,10 @@ impl Actor for PageSet {
         }
         Ok(())
     }
-
-    async fn post_stop(
-        &self,
-        _: ActorRef<PageSetMsg>,
-        state: &mut PageSetState,
-    ) -> Result<(), ActorProcessingErr> {
-        state.side.leave();
-        Ok(())
-    }
 }
 
 impl PageSetState {
     async fn begin(&mut self, side: Side, myself: &ActorRef<PageSetMsg>) {
-        self.side.leave();
         self.side = side;
         if self.timer.is_none() && !matches!(self.side, Side::Own) {
             self.timer = Some(myself.send_interval(TICK, || PageSetMsg::Tick));
@@ -371,7 +352,6 @@ impl PageSetState {
         if !self.of_request {
             return myself.stop(None);
         }
-        self.side.leave();
         self.side = Side::Own;
         if let Some(timer) = self.timer.take() {
             timer.abort();

@@ -31,6 +31,8 @@ mod sets;
 mod transfers;
 
 pub use outbox::Outbox;
+#[cfg(test)]
+pub(crate) use sets::IDLE as IDLE_SETS;
 use sets::Sets;
 pub use transfers::KvSide;
 use transfers::Transfers;
@@ -198,7 +200,7 @@ impl Actor for Scheduler {
         let now = clock::now();
         state.handle(message, now)?;
         state.start_sets(&myself, now).await;
-        state.transfers.start(&mut state.core, now, &state.sets).await;
+        state.transfers.start(&mut state.core, now, &mut state.sets).await;
         state.tell_fetched();
         Ok(())
     }
@@ -382,9 +384,12 @@ impl SchedulerState {
 
     /// Starts the page sets of requests that were taken, after their first step was planned.
     async fn start_sets(&mut self, myself: &ActorRef<SchedulerMsg>, now: Time) {
+        if !self.sets.are_due() {
+            return;
+        }
         let supervisor = myself.try_get_supervisor().unwrap_or_else(|| myself.get_cell());
         let mut effects = Vec::new();
-        for id in self.sets.start(myself.get_id().pid(), &supervisor).await {
+        for id in self.sets.start(&supervisor).await {
             self.lose(now, id, &mut effects);
         }
         if !effects.is_empty() {

@@ -181,17 +181,27 @@ impl RequestSpec {
     }
 
     /// The sequence up to its last full page and one token more, where it is one: what a worker is asked for that a running
-    /// request is about to move to. The one that it runs on has to compute a token anew to say what comes next, and of the
-    /// whole sequence it would compute those of the page that is not full, in the middle of the stream that is to move.
+    /// request is about to move to. The one that it runs on has to compute that token anew to say what comes next; of the
+    /// whole sequence it would compute up to a page, in the middle of the stream that is to move. Where all pages are full
+    /// this is the last page but one: what comes after a page is found by computing its last token, and computing begins with
+    /// a page. No client gets what is drawn, so that it does not matter which tokens are the prompt's; one stays output, which
+    /// tells that the stream goes on.
     #[must_use]
     pub fn up_to_full_pages(mut self, page_tokens: u32) -> Self {
         let (prompt, page) = (self.prompt.len(), page_tokens.max(1) as usize);
-        if let [choice] = &mut self.resumed[..] {
-            let total = prompt + choice.tokens.len();
-            let kept = total / page * page + 1;
-            if kept <= total && kept >= prompt {
-                choice.tokens.truncate(kept - prompt);
-            }
+        let [choice] = &mut self.resumed[..] else { return self };
+        if choice.tokens.is_empty() {
+            return self;
+        }
+        let total = prompt + choice.tokens.len();
+        let kept = ((total - 1) / page * page + 1).max(2);
+        if kept > prompt {
+            choice.tokens.truncate(kept - prompt);
+        } else {
+            choice.tokens = vec![self.prompt[kept - 1]];
+            self.prompt = self.prompt[..kept - 1].into();
+            let pages = self.hashes.len().min(self.prompt.len() / page);
+            self.hashes = self.hashes[..pages].into();
         }
         self
     }
@@ -233,23 +243,31 @@ pub struct Logprobs {
 mod tests {
     use super::*;
 
+    /// Wherever in a page the stream is, before its first output fills one too.
     #[test]
-    fn no_more_than_a_token_beyond_full_pages_is_computed_again() {
-        for (prompt, generated, left) in [
-            (20, 17, 13),
-            (20, 12, 12),
-            (20, 13, 13),
-            (20, 2, 2),
-            (32, 5, 1),
-            (33, 5, 0),
-            (32, 16, 16),
-            (3, 0, 0),
-        ] {
+    fn one_token_beyond_full_pages_is_computed_again() {
+        for (prompt, generated) in
+            (1..70).flat_map(|prompt| (0..70).map(move |generated| (prompt, generated)))
+        {
             let tokens: Vec<Token> = (0..prompt).collect();
             let mut spec = RequestSpec::plain(RequestId::new(1, 1), "m".into(), tokens, 100);
-            spec.resumed = vec![ResumedChoice { tokens: vec![7; generated], ..ResumedChoice::default() }];
-            let cut = spec.up_to_full_pages(16);
-            assert_eq!(cut.resumed[0].tokens.len(), left, "{prompt} + {generated}");
+            spec.hashes = (0..prompt / 16).map(|page| PageHash([page as u8; 16])).collect();
+            let tokens = (prompt..prompt + generated).collect();
+            spec.resumed = vec![ResumedChoice { tokens, ..ResumedChoice::default() }];
+            let cut = spec.clone().up_to_full_pages(16);
+            let kept: Vec<Token> = cut.prompt.iter().chain(&cut.resumed[0].tokens).copied().collect();
+            let beginning: Vec<Token> = (0..kept.len() as u32).collect();
+            assert_eq!(kept, beginning, "{prompt} + {generated}");
+            if generated == 0 {
+                assert_eq!(kept.len(), prompt as usize);
+                continue;
+            }
+            // All pages before the last token, and that one; less than a page has no page.
+            let pages = (prompt + generated - 1) / 16;
+            assert_eq!(kept.len() as u32, (pages * 16 + 1).max(2), "{prompt} + {generated}");
+            assert!(!cut.prompt.is_empty() && !cut.resumed[0].tokens.is_empty(), "{prompt} + {generated}");
+            assert_eq!(cut.hashes.len(), cut.prompt.len() / 16);
+            assert!(spec.hashes.starts_with(&cut.hashes));
         }
     }
 }

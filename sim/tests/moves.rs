@@ -4,7 +4,7 @@ use std::path::Path;
 
 use config::Dur;
 use sim::network::Addr;
-use sim::scenario::{Fault, FaultKind, Faults, Lengths, Move, NodeName};
+use sim::scenario::{Fault, FaultKind, Faults, Lengths, Move, Network, NodeName};
 use sim::{Run, Scenario, simulate};
 
 /// Workers with time to spare, and streams that last for a second or two.
@@ -173,8 +173,19 @@ fn a_drained_worker_leaves_when_it_holds_nothing() {
 /// one, or the beginning of it.
 #[test]
 fn storms_hold_with_moves_and_drains() {
+    hold(60);
+}
+
+/// `cargo test --release -p sim --test moves -- --ignored`
+#[test]
+#[ignore = "minutes"]
+fn a_thousand_storms_hold_with_moves_and_drains() {
+    hold(1000);
+}
+
+fn hold(seeds: u64) {
     let (mut moved, mut others, mut finished, mut retries) = (0, 0, 0, 0);
-    for seed in 0..60 {
+    for seed in 0..seeds {
         let mut scenario = Scenario { seed, ..calm(2 + (seed % 3) as u32) };
         (scenario.workload.requests, scenario.workload.leave) = (50, 0.1);
         (scenario.workload.stall, scenario.workload.stall_for) = (0.1, Dur::from_millis(700));
@@ -198,8 +209,16 @@ fn storms_hold_with_moves_and_drains() {
         let run = simulate(&scenario).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let mut calm = Scenario { moves: Vec::new(), random_faults: Faults::default(), ..scenario.clone() };
         (calm.workload.leave, calm.cluster.pages) = (0.0, 3000);
-        let calm = simulate(&calm).unwrap();
-        assert_eq!((run.report.requests, calm.report.finished), (50, 50), "seed {seed}");
+        // Late messages may have the first request come before its workers have said what they serve.
+        calm.network = Network { bandwidth: calm.network.bandwidth, ..Network::default() };
+        let calm = simulate(&calm).expect("a run that holds");
+        assert_eq!(calm.report.finished, 50, "seed {seed}: {:?}", calm.report.failed);
+        // A gateway that dies while it stands still has never heard of some.
+        assert!(
+            run.report.requests == 50 || scenario.random_faults.random.all_roles,
+            "seed {seed}: {}",
+            run.report.requests
+        );
         for (id, answers) in &run.answers {
             for (got, all) in answers.iter().zip(&calm.answers[id]) {
                 assert!(all.starts_with(got), "seed {seed}: {id}");
@@ -210,8 +229,8 @@ fn storms_hold_with_moves_and_drains() {
         finished += run.report.finished;
         retries += run.report.retries;
     }
-    assert!(moved > 500 && others > 200, "{moved} moved, {others} other ends");
-    assert!(finished > 1500 && retries > 100, "{finished} requests finished, {retries} placed again");
+    assert!(moved > 8 * seeds && others > 3 * seeds, "{moved} moved, {others} other ends");
+    assert!(finished > 25 * seeds && retries > seeds, "{finished} requests finished, {retries} placed again");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use config::{Dur, WorkerRole};
 use policies::order::offload::End;
 use sim::network::Addr;
-use sim::scenario::{Fault, FaultKind, Faults, Lengths, NodeClass, NodeName};
+use sim::scenario::{Fault, FaultKind, Faults, Lengths, Network, NodeClass, NodeName};
 use sim::{Run, Scenario, simulate};
 
 fn class(role: WorkerRole, count: u32) -> NodeClass {
@@ -158,8 +158,19 @@ fn b44_b47_prompts_come_back_from_peers_that_are_lost() {
 /// ([`simulate`] looks), and every answer is the true one, or the beginning of it.
 #[test]
 fn storms_hold_with_offload() {
+    hold(40);
+}
+
+/// `cargo test --release -p sim --test offload -- --ignored`
+#[test]
+#[ignore = "minutes"]
+fn a_thousand_storms_hold_with_offload() {
+    hold(1000);
+}
+
+fn hold(seeds: u64) {
     let (mut computed, mut failed_all, mut withdrawn, mut finished) = (0, 0, 0, 0);
-    for seed in 0..40 {
+    for seed in 0..seeds {
         let mut scenario = scenario(2, &[["offload"], ["fair"]][(seed % 4 == 3) as usize]);
         if seed % 4 == 3 {
             scenario.cluster.worker_policy.push("offload".to_owned());
@@ -187,8 +198,16 @@ fn storms_hold_with_offload() {
         let mut calm = Scenario { random_faults: Faults::default(), ..scenario.clone() };
         calm.cluster.worker_policy = vec!["fcfs".to_owned()];
         (calm.workload.leave, calm.cluster.pages) = (0.0, 6000);
-        let calm = simulate(&calm).unwrap();
-        assert_eq!((run.report.requests, calm.report.finished), (60, 60), "seed {seed}");
+        // Late messages may have the first request come before its workers have said what they serve.
+        calm.network = Network { bandwidth: calm.network.bandwidth, ..Network::default() };
+        let calm = simulate(&calm).expect("a run that holds");
+        assert_eq!(calm.report.finished, 60, "seed {seed}: {:?}", calm.report.failed);
+        // A gateway that dies while it stands still has never heard of some.
+        assert!(
+            run.report.requests == 60 || scenario.random_faults.random.all_roles,
+            "seed {seed}: {}",
+            run.report.requests
+        );
         for (id, answers) in &run.answers {
             for (got, all) in answers.iter().zip(&calm.answers[id]) {
                 assert!(all.starts_with(got), "seed {seed}: {id}");
@@ -200,10 +219,13 @@ fn storms_hold_with_offload() {
         finished += run.report.finished;
     }
     assert!(
-        computed > 100 && failed_all > 40,
+        2 * computed > 5 * seeds && failed_all > seeds,
         "{computed} prompts were computed elsewhere, {failed_all} failed"
     );
-    assert!(withdrawn > 10 && finished > 1200, "{withdrawn} withdrawn, {finished} requests finished");
+    assert!(
+        4 * withdrawn > seeds && finished > 30 * seeds,
+        "{withdrawn} withdrawn, {finished} requests finished"
+    );
 }
 
 /// A node's configuration with it is used as it is.

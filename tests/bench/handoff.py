@@ -45,8 +45,9 @@ that it works; its figures mean nothing.
 
 `move`  2 unified workers, one a core; one stream of 256 tokens after a prompt of 1,024 is moved to the other worker in its
     middle (`POST /v1/sessions/{id}/migrate`). `gap` is the longest between two tokens from the request to move on,
-    `step` the median of the gaps before it; `tail` what is beyond one step. The pages go beforehand, while the stream
-    goes on, and take the other core's time; the answer has to be that of a stream that stays.
+    `step` the median of the gaps before it; `tail` what is beyond one step; `in_page` how many tokens the stream's last
+    page had: 16 rounds see each number once. The pages go beforehand, while the stream goes on, and take the other core's
+    time; the answer has to be that of a stream that stays.
 """
 import argparse
 import collections
@@ -287,11 +288,11 @@ def move(args, batch_tokens, results):
         for number in range(4):
             alone(cluster, ("warm-up", number))
         for number in range(rounds):
-            stream, asked, reply = long_prompt(cluster, ("move", number), answer), None, None
+            stream, asked, reply, at = long_prompt(cluster, ("move", number), answer), None, None, 0
             while not stream.read():
                 if asked is None and len(stream.at) >= answer // 2 + 5 * number % 16:  # anywhere in a page
                     other = {"unified1": "unified2", "unified2": "unified1"}[stream.worker]
-                    asked, reply = time.perf_counter(), Move(cluster, stream.id, other)
+                    asked, reply, at = time.perf_counter(), Move(cluster, stream.id, other), len(stream.at)
                     reply.start()
             stream.socket.close()
             reply.join()
@@ -301,7 +302,7 @@ def move(args, batch_tokens, results):
             step = statistics.median(b - a for a, b in gaps if b < asked)
             gap = max(b - a for a, b in gaps if b > asked)
             seen.append({"step": step * 1e3, "gap": gap * 1e3, "tail": (gap - step) * 1e3, "took": reply.took * 1e3})
-            print(json.dumps({"move": batch_tokens, "round": number, **seen[-1]}), flush=True)
+            print(json.dumps({"move": batch_tokens, "round": number, "in_page": (PROMPT + at) % 16, **seen[-1]}), flush=True)
     summary = {name: statistics.median(r[name] for r in seen) for name in seen[0]}
     results.setdefault("move", {})[batch_tokens] = {"summary": summary, "rounds": seen}
 

@@ -109,7 +109,8 @@ fn b61_every_kind_moves_after_some_pages() {
     every_kind_moves(33);
 }
 
-/// All positions around a page's boundary: there and back again, and no more than a page is computed anew each time.
+/// All positions around a page's boundary: there and back again, and no more than a page is computed anew each time, nor
+/// more than a token by the worker that is in the middle of the stream.
 #[test]
 fn a_stream_moves_there_and_back_and_nothing_is_computed_twice() {
     let pd = pair(&[]);
@@ -122,12 +123,15 @@ fn a_stream_moves_there_and_back_and_nothing_is_computed_twice() {
         let (from, to) = (other(other(&stream.worker)), other(&stream.worker));
         stream.read(14 + salt);
         for (step, to) in [(1, to), (2, from), (3, to)] {
-            let before = pd.prefilled(to);
+            let source = other(to);
+            let (before, source_before) = (pd.prefilled(to), pd.prefilled(source));
             let answer = migrate(&pd, &id, Some(to));
             assert_eq!(answer.status, 200, "{}", answer.text());
             stream.read(14 + salt + step * 25);
             let computed = pd.prefilled(to) - before;
             assert!(computed <= PAGE as f64, "{computed} tokens were computed at {to}");
+            let computed = pd.prefilled(source) - source_before;
+            assert!(computed <= 1.0, "{computed} tokens were computed at {source}, beside the stream");
         }
         assert_eq!(stream.answer(), expected);
     }

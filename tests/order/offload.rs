@@ -14,6 +14,9 @@ use crate::harness::http::Client;
 use crate::harness::node::{PREFILLED_TOKENS, RUNNING, WAITING};
 use crate::harness::wait_for;
 
+// The simulator does the same.
+mod parity;
+
 const OFFLOADED: &str = "actor_node_offload_prompts_total";
 const TOKENS: &str = "actor_node_offload_tokens_total";
 const OUTSTANDING: &str = "actor_node_offload_outstanding";

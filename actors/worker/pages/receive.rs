@@ -15,7 +15,7 @@ use tracing::{debug, warn};
 use super::report::{End, report};
 use super::{KvMsg, PageSetMsg, are_of, from_wire, plain};
 use crate::clock;
-use crate::kv::{KvPortMsg, Lane};
+use crate::kv::{KvPortMsg, Seat};
 use crate::worker::scheduler::SchedulerMsg;
 
 /// What the receiving end is started with.
@@ -44,7 +44,7 @@ pub(crate) struct Receiving {
     args: ReceiveArgs,
     id: (RequestId, Attempt),
     hashes: Arc<[PageHash]>,
-    lane: Option<Lane>,
+    seat: Option<Seat>,
     /// What the sender is asked for as soon as there is a link.
     ask: Option<KvHeader>,
     /// Pages that have come and are not imported yet, by the number of the first.
@@ -62,7 +62,7 @@ impl Receiving {
             core = core.up_to(u32::try_from(most).unwrap_or(u32::MAX));
         }
         let (id, hashes) = ((args.spec.id, args.spec.attempt), args.spec.hashes.clone());
-        Self { core, args, id, hashes, lane: None, ask: None, here: VecDeque::new(), last: None }
+        Self { core, args, id, hashes, seat: None, ask: None, here: VecDeque::new(), last: None }
     }
 
     pub(super) async fn start(&mut self, myself: &ActorRef<PageSetMsg>) {
@@ -76,8 +76,8 @@ impl Receiving {
         let (now, key) = (clock::now(), self.args.key);
         let mut fx = Vec::new();
         match message {
-            PageSetMsg::Linked(Ok(lane)) => {
-                self.lane = Some(lane);
+            PageSetMsg::Linked(Ok(seat)) => {
+                self.seat = Some(seat);
                 if let Some(ask) = self.ask.take() {
                     self.send(ask, &mut fx).await;
                 }
@@ -117,10 +117,9 @@ impl Receiving {
         self.core.has_ended()
     }
 
-    pub(super) fn leave(&self) {
-        if let Some(lane) = &self.lane {
-            lane.leave(self.args.key.transfer);
-        }
+    #[cfg(test)]
+    pub(super) const fn key(&self) -> TransferKey {
+        self.args.key
     }
 
     fn message(&mut self, message: Inbound, fx: &mut Vec<ReceiverEffect>) {
@@ -295,15 +294,15 @@ impl Receiving {
             }
             ReceiverEffect::Done(done) => {
                 let peer =
-                    self.lane.as_ref().map_or(self.args.address.clone(), |l| l.peer().worker.to_string());
+                    self.seat.as_ref().map_or(self.args.address.clone(), |s| s.peer().worker.to_string());
                 report(End::Receiver, &id.0.to_string(), &peer, &done);
             }
         }
     }
 
     async fn send(&mut self, header: KvHeader, more: &mut Vec<ReceiverEffect>) {
-        let sent = match &self.lane {
-            Some(lane) => lane.send(plain(header)).await,
+        let sent = match &self.seat {
+            Some(seat) => seat.send(plain(header)).await,
             // There was none yet, so that the other end has nothing to hear.
             None => return,
         };
@@ -315,5 +314,14 @@ impl Receiving {
     fn tell(&self, message: KvMsg) {
         // A scheduler that has ended has taken its requests with it.
         let _ = self.args.scheduler.cast(SchedulerMsg::Kv(Box::new(message)));
+    }
+}
+
+/// The other end has nothing more to do for a page set that ends in the middle.
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        if let Some(seat) = self.seat.as_ref().filter(|_| !self.core.has_ended()) {
+            seat.abandon(self.args.key.generation);
+        }
     }
 }

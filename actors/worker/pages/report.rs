@@ -7,8 +7,8 @@ use tracing::{debug, warn};
 use crate::metrics as m;
 
 /// Which end reports.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum End {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
     Receiver,
     Sender,
 }

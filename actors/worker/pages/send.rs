@@ -15,7 +15,7 @@ use tracing::warn;
 use super::report::{End, report};
 use super::{KvMsg, PageSetMsg, Prefilled, Provider, hashes, of_refusal, plain, to_wire};
 use crate::clock;
-use crate::kv::{Asked, Lane};
+use crate::kv::{Asked, Lane, Seat};
 use crate::worker::scheduler::SchedulerMsg;
 
 /// The sending end of one transfer.
@@ -34,6 +34,8 @@ pub(crate) struct Sending {
     reserved: bool,
     hashes: Arc<[PageHash]>,
     lane: Lane,
+    /// From the start.
+    seat: Option<Seat>,
     scheduler: ActorRef<SchedulerMsg>,
     /// Pages that are out of the engine, by number.
     here: BTreeMap<u32, PageBuf>,
@@ -86,6 +88,7 @@ impl Sending {
             takes: takes.as_ref().map(|attempt| Attempt(attempt.to_native())),
             reserved: *reserved,
             lane: asked.lane.clone(),
+            seat: None,
             scheduler: provider.scheduler.clone(),
             here: BTreeMap::new(),
             prefilled: None,
@@ -102,6 +105,8 @@ impl Sending {
 
     pub(super) async fn start(&mut self, myself: &ActorRef<PageSetMsg>) {
         let mut fx = Vec::new();
+        // Where the link has ended meanwhile this is found out by the answer.
+        self.seat = self.lane.join(self.key.transfer, myself);
         self.core.asked(clock::now(), &mut fx);
         self.carry_out(fx, myself).await;
     }
@@ -168,10 +173,6 @@ impl Sending {
         }
         self.carry_out(fx, myself).await;
         self.core.has_ended()
-    }
-
-    pub(super) fn leave(&self) {
-        self.lane.leave(self.key.transfer);
     }
 
     fn message(&mut self, message: &Inbound, fx: &mut Vec<SenderEffect>) {
@@ -301,5 +302,14 @@ impl Sending {
     fn tell(&self, message: KvMsg) {
         // A scheduler that has ended has taken its requests with it.
         let _ = self.scheduler.cast(SchedulerMsg::Kv(Box::new(message)));
+    }
+}
+
+/// The other end waits for nothing more from a page set that ends in the middle.
+impl Drop for Sending {
+    fn drop(&mut self) {
+        if let Some(seat) = self.seat.as_ref().filter(|_| !self.core.has_ended()) {
+            seat.abandon(self.key.generation);
+        }
     }
 }

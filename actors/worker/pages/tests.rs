@@ -1,13 +1,13 @@
 //! Page sets that end in the middle of their requests, at a scheduler without other workers.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use cluster::wire::{ToGateway, ToWorker};
 use config::ids::WorkerId;
 use config::{Config, Dur};
 use engine::fake::{FakeEngine, FakeOptions, fake_card};
 use policies::batch::{BatchConfig, BatchEffect};
-use ractor::{call_t, registry};
+use ractor::call_t;
 use tokio::sync::mpsc;
 
 use super::*;
@@ -15,7 +15,10 @@ use crate::doors::{Doors, WorkerStats};
 use crate::testing::{listener, request};
 use crate::worker::load::StepAge;
 use crate::worker::orderer::orders;
-use crate::worker::scheduler::{Scheduler, SchedulerArgs};
+use crate::worker::scheduler::{IDLE_SETS, Scheduler, SchedulerArgs};
+
+mod nodes;
+mod transfer;
 
 struct Rig {
     scheduler: ActorRef<SchedulerMsg>,
@@ -59,10 +62,9 @@ impl Rig {
         self.scheduler.cast(SchedulerMsg::Wire(submit)).unwrap();
     }
 
-    fn set_of(&self, number: u64) -> Option<ActorRef<PageSetMsg>> {
-        let id = RequestId::new(1, number);
-        let name = format!("pages of {id} attempt {} at {}", Attempt(0), self.scheduler.get_id().pid());
-        registry::where_is(name).map(Into::into)
+    /// The page sets, of requests and idle ones.
+    fn sets(&self) -> Vec<ActorRef<PageSetMsg>> {
+        nodes::sets(&self.scheduler)
     }
 
     /// What is told next of a request that is neither taken nor a token.
@@ -112,13 +114,13 @@ async fn a_page_set_that_ends_takes_its_request_with_it() {
         for (number, prompt, decoding) in [(number, 8000, false), (10 + number, 40, true)] {
             rig.submit(number, prompt, 4000);
             rig.until("it runs", |rig, stats| {
-                rig.set_of(number).is_some() && stats.load.pages_used > 0 && stats.load.running == 1
+                rig.sets().len() == 1 && stats.load.pages_used > 0 && stats.load.running == 1
             })
             .await;
             if decoding {
                 while !matches!(rig.next().await, BatchEffect::Token(_)) {}
             }
-            end(&rig.set_of(number).unwrap());
+            end(&rig.sets()[0]);
             let id = RequestId::new(1, number);
             assert_eq!(rig.end().await, BatchEffect::TakenOver { request: id, attempt: Attempt(0) });
             rig.until("nothing is held", |_, stats| stats.load.requests == 0 && stats.load.pages_used == 0)
@@ -129,9 +131,9 @@ async fn a_page_set_that_ends_takes_its_request_with_it() {
     assert!(matches!(rig.end().await, BatchEffect::Done { request, .. } if request.number == 99));
 }
 
-/// A request that ends, or is called off, ends its page set.
+/// The page set of a request that is over is the next one's, so that there are as many as there were requests at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_set_ends_with_its_request() {
+async fn a_page_set_outlives_its_request() {
     let mut rig = Rig::start().await;
     for number in 1..=4 {
         rig.submit(number, 40, 5 * number as u32);
@@ -139,9 +141,38 @@ async fn a_page_set_ends_with_its_request() {
     for _ in 1..=4 {
         assert!(matches!(rig.end().await, BatchEffect::Done { .. }));
     }
+    let before: BTreeSet<u64> = rig.sets().iter().map(|set| set.get_id().pid()).collect();
+    assert!((1..=4).contains(&before.len()), "{before:?}");
     rig.submit(5, 8000, 4000);
-    rig.until("it runs", |rig, _| rig.set_of(5).is_some()).await;
+    rig.until("it runs", |_, stats| stats.load.running == 1).await;
     let cancel = ToWorker::Cancel { request: RequestId::new(1, 5), attempt: Attempt(0) };
     rig.scheduler.cast(SchedulerMsg::Wire(cancel)).unwrap();
-    rig.until("all are gone", |rig, _| (1..=5).all(|number| rig.set_of(number).is_none())).await;
+    rig.until("it is gone", |_, stats| stats.load.requests == 0).await;
+    rig.submit(6, 40, 5);
+    assert!(matches!(rig.end().await, BatchEffect::Done { .. }));
+    let after: BTreeSet<u64> = rig.sets().iter().map(|set| set.get_id().pid()).collect();
+    assert_eq!(after, before);
+    // One that ends while it is idle is not given to a request.
+    for set in rig.sets() {
+        set.kill();
+    }
+    rig.until("all are gone", |rig, _| rig.sets().is_empty()).await;
+    rig.submit(7, 40, 5);
+    assert!(matches!(rig.end().await, BatchEffect::Done { request, .. } if request.number == 7));
+}
+
+/// No more wait for requests than are worth their memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn few_page_sets_wait_for_requests() {
+    let rig = Rig::start().await;
+    let many = IDLE_SETS as u64 + 50;
+    for number in 1..=many {
+        rig.submit(number, 40, 4000);
+    }
+    rig.until("all have one", |rig, _| rig.sets().len() as u64 == many).await;
+    for number in 1..=many {
+        let cancel = ToWorker::Cancel { request: RequestId::new(1, number), attempt: Attempt(0) };
+        rig.scheduler.cast(SchedulerMsg::Wire(cancel)).unwrap();
+    }
+    rig.until("the others are gone", |rig, _| rig.sets().len() == IDLE_SETS).await;
 }

@@ -315,11 +315,11 @@ impl Transfers {
     }
 
     /// Starts the page sets that are due.
-    pub(super) async fn start(&mut self, core: &mut Batch, now: Time, sets: &Sets) {
+    pub(super) async fn start(&mut self, core: &mut Batch, now: Time, sets: &mut Sets) {
         for (id, args) in std::mem::take(&mut self.starting) {
             let Some(side) = &self.side else { return };
             // That of the request, or one of its own for what is fetched ahead of a request.
-            let started = match sets.get(id) {
+            let started = match sets.use_of(id) {
                 Some(set) => {
                     // One that has ended takes the request with it, of which the scheduler hears next.
                     let _ = set.cast(PageSetMsg::Receive(Box::new(args)));

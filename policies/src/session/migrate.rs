@@ -316,9 +316,10 @@ impl Session {
         }
     }
 
-    /// The worker has let go of the attempt, which another one has taken over. All its tokens have come before this.
+    /// The worker has let go of the attempt, which another one has taken over, or because it cannot keep it. All its tokens
+    /// have come before this.
     pub fn taken_over(&mut self, now: Time, attempt: Attempt, fx: &mut Vec<SessionEffect>) {
-        if !self.is_at_worker(attempt) {
+        if self.not_taken(attempt, "the target let go of it", fx) || !self.is_at_worker(attempt) {
             return;
         }
         if self.lent.take_if(|lent| *lent == attempt).is_none() {

@@ -134,9 +134,11 @@ impl Links {
         if self.is_dead(wire.to) {
             return Arrival::Never;
         }
-        let Some(pair) = self.pairs.get(&key(wire.from, wire.to).0) else { return Arrival::Now };
-        // What a node has sent before it died arrives.
-        let connected = pair.epoch == wire.epoch && (pair.up || self.is_dead(wire.from));
+        let (nodes, side) = key(wire.to, wire.from);
+        let Some(pair) = self.pairs.get(&nodes) else { return Arrival::Now };
+        // What a node has sent before it died arrives, until the other one has noticed.
+        let last_words = self.is_dead(wire.from) && pair.sees[side];
+        let connected = pair.epoch == wire.epoch && (pair.up || last_words);
         match (connected, pair.cuts) {
             (false, _) => Arrival::Never,
             (true, 0) => Arrival::Now,

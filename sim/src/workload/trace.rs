@@ -55,8 +55,10 @@ pub(super) struct Replay {
     seed: u64,
     speedup: f64,
     classes: Vec<Class>,
-    /// Time of the first line, in the file's own count.
+    /// When the first row comes, in the file's own count.
     origin: Option<u64>,
+    /// Rows that were read before it was known when the first one comes, in the order of their lines.
+    begin: VecDeque<Row>,
     /// Rows that come by themselves, by time and line.
     ahead: BTreeMap<(Time, u64), Row>,
     /// When the last of those came that came by itself.
@@ -80,6 +82,7 @@ impl Replay {
             speedup: w.speedup,
             classes: w.classes.clone(),
             origin: None,
+            begin: VecDeque::new(),
             ahead: BTreeMap::new(),
             last: Time::ZERO,
             after: After::default(),
@@ -91,8 +94,17 @@ impl Replay {
 
     /// Reads ahead until enough rows come by themselves or nothing is left.
     fn fill(&mut self) -> Result<(), SimError> {
+        if self.origin.is_none() {
+            while self.begin.len() < AHEAD
+                && let Some(row) = self.lines.next()?
+            {
+                self.begin.push_back(row);
+            }
+            self.origin = self.begin.iter().filter_map(|row| row.at).min();
+        }
         while self.ahead.len() < AHEAD {
-            let Some(mut row) = self.lines.next()? else { return self.end_of_file() };
+            let read = self.begin.pop_front().map_or_else(|| self.lines.next(), |row| Ok(Some(row)))?;
+            let Some(mut row) = read else { return self.end_of_file() };
             row.delay = row.delay.map(|delay| Span((delay.0 as f64 / self.speedup) as u64));
             let line = row.line;
             let at = row.at.map(|at| {

@@ -54,7 +54,7 @@ impl Transfers {
             self.fetches.ended.push((gateway, id, Err(why)));
             return;
         };
-        let spec = whole_pages(spec, self.kv.layout.page_tokens);
+        let spec = spec.up_to_full_pages(self.kv.layout.page_tokens);
         let kept = Box::new(spec.clone());
         // However little is missing: it is not to be computed here.
         let result = core.submit_received(now, spec, 1);
@@ -100,47 +100,6 @@ impl Transfers {
         self.fetches.end(id, result);
         if !core.keep_received(now, id.0, id.1, tokens) {
             core.cancel(now, id.0, id.1);
-        }
-    }
-}
-
-/// The sequence up to its last full page and one token more, which the source has to compute anew to say what comes next:
-/// with all tokens it would compute those of the page that is not full, in the middle of the stream that is to move.
-fn whole_pages(mut spec: RequestSpec, page_tokens: u32) -> RequestSpec {
-    let (prompt, page) = (spec.prompt.len(), page_tokens.max(1) as usize);
-    if let [choice] = &mut spec.resumed[..] {
-        let total = prompt + choice.tokens.len();
-        let kept = total / page * page + 1;
-        if kept <= total && kept >= prompt {
-            choice.tokens.truncate(kept - prompt);
-        }
-    }
-    spec
-}
-
-#[cfg(test)]
-mod tests {
-    use policies::request::ResumedChoice;
-
-    use super::*;
-
-    #[test]
-    fn no_more_than_a_token_beyond_full_pages_is_computed_again() {
-        for (prompt, generated, left) in [
-            (20, 17, 13),
-            (20, 12, 12),
-            (20, 13, 13),
-            (20, 2, 2),
-            (32, 5, 1),
-            (33, 5, 0),
-            (32, 16, 16),
-            (3, 0, 0),
-        ] {
-            let mut spec = crate::testing::request(1, 100);
-            spec.prompt = (0..prompt).collect();
-            spec.resumed = vec![ResumedChoice { tokens: vec![7; generated], ..ResumedChoice::default() }];
-            let cut = whole_pages(spec, 16);
-            assert_eq!(cut.resumed[0].tokens.len(), left, "{prompt} + {generated}");
         }
     }
 }

@@ -201,6 +201,7 @@ fn whatever_fails_before_the_switch_leaves_the_session_where_it_was() {
         (booked(), |s, fx| s.failed_at_worker(T, Attempt(2), "bad".into(), fx), given_up),
         (booked(), |s, fx| s.late_at_worker(Attempt(2), "late".into(), fx), given_up),
         (booked(), |s, fx| s.done(T, Attempt(2), Usage::default(), fx), given_up),
+        (booked(), |s, fx| s.taken_over(T, Attempt(2), fx), given_up),
         (booked(), |s, fx| s.expire(T + MIGRATE_WITHIN, fx), given_up),
     ] {
         assert_eq!(after(&mut s, call), effects);

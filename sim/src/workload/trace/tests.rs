@@ -238,6 +238,16 @@ fn bad_lines_are_refused_with_file_line_and_key() {
     assert!(all(&gone).unwrap_err().to_string().contains("no/such/trace.jsonl"));
 }
 
+/// A log is in the order of ends: what came first may have ended last.
+#[test]
+fn the_first_to_come_may_be_on_any_line() {
+    let text = r#"{"timestamp": 1400, "input_length": 7, "output_length": 3}
+{"timestamp": 1900, "input_length": 9, "output_length": 1}
+{"timestamp": 1000, "input_length": 8, "output_length": 900}
+"#;
+    assert_eq!(all(&trace("ends", text)).unwrap(), [(0, 8), (400, 7), (900, 9)]);
+}
+
 #[test]
 fn a_time_long_before_others_is_refused() {
     use std::fmt::Write as _;
