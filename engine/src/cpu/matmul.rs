@@ -1,7 +1,7 @@
 //! `y = x · Wᵀ (+ bias)` over packed weights.
 //!
 //! Two ways to the same bits. Few rows: the time goes into reading weights, so a unit of work is a few panels, expanded
-//! in registers and multiplied with all rows at once. Many rows: the time goes into multiply-adds, so a unit expands its
+//! in registers and multiplied with all rows at once, or with a tile of them after another while they are in L1. Many rows: the time goes into multiply-adds, so a unit expands its
 //! panels once into a small buffer (L2) and runs a register tile of rows × panels over it.
 //!
 //! Rows are first brought into the form that the inner loop reads: into tiles of integers for integer weights, and, if
@@ -22,6 +22,9 @@ use super::{Compute, Packed, SimdLevel};
 /// Inputs that the expanded panels of a unit cover at a time (a multiple of every block length): 2 panels of 2048
 /// inputs are 256 KiB of f32, a quarter of L2 (of integers half as much).
 const EXPANDED_INPUTS: usize = 2048;
+
+/// Tiles of rows that integer weights are multiplied with from where they lie; more are worth an expanded buffer.
+const DIRECT_TILES: usize = 8;
 
 /// One weight matrix of a [`matmul`] call and where its result goes.
 #[derive(Debug)]
@@ -65,14 +68,19 @@ pub fn matmul(compute: &Compute, x: &[f32], rows: usize, products: &mut [Product
         return;
     }
     let limits = compute.level().dispatch(LimitsOf);
-    let direct = rows <= limits.direct_rows;
-    let tile_rows = if direct { padded_rows(rows) } else { limits.tile_rows };
-    let last_rows = (rows - 1) % tile_rows + 1;
-    let packed_rows = rows - last_rows + part_rows(last_rows, tile_rows);
-    let unit_panels = if direct { direct_panels(tile_rows, limits.wide) } else { limits.tile_panels };
-
     let any = |quantised| products.iter().any(|p| is_quantised(p.weights) == quantised);
     let (any_dense, any_quantised) = (any(false), any(true));
+    let direct_tiles = if limits.wide && !any_dense { DIRECT_TILES } else { 1 };
+    let direct = rows <= limits.direct_rows * direct_tiles;
+    let (tile_rows, packed_rows) = if direct {
+        let tiles = rows.div_ceil(limits.direct_rows);
+        let tile_rows = padded_rows(rows.div_ceil(tiles));
+        (tile_rows, rows.next_multiple_of(tile_rows))
+    } else {
+        let last_rows = (rows - 1) % limits.tile_rows + 1;
+        (limits.tile_rows, rows - last_rows + part_rows(last_rows, limits.tile_rows))
+    };
+    let unit_panels = if direct { direct_panels(tile_rows, limits.wide) } else { limits.tile_panels };
     let mut first_unit = 0;
     let targets: Vec<Target<'_>> = products
         .iter_mut()
@@ -113,13 +121,9 @@ pub fn matmul(compute: &Compute, x: &[f32], rows: usize, products: &mut [Product
     });
 }
 
-/// Rows of the register tile that holds `rows` rows without an expanded buffer.
-fn padded_rows(rows: usize) -> usize {
-    match rows {
-        0..=4 => rows,
-        5..=6 => 6,
-        _ => 8,
-    }
+/// Rows of a register tile that holds `rows` rows, at most 8, without an expanded buffer.
+const fn padded_rows(rows: usize) -> usize {
+    if rows > 4 { rows.next_multiple_of(2) } else { rows }
 }
 
 /// Rows of the last register tile, when `left` rows are left and a full tile has `full`: a third, two thirds or all.
@@ -351,26 +355,31 @@ impl Unit<'_> {
     #[inline(always)]
     fn direct<S: Simd, F: Format, const R: usize, const P: usize>(&self, s: S) {
         debug_assert_eq!(self.tile_rows, R);
+        for first_row in (0..self.target.rows).step_by(R) {
+            self.direct_tile::<S, F, R, P>(s, first_row);
+        }
+    }
+
+    #[inline(always)]
+    fn direct_tile<S: Simd, F: Format, const R: usize, const P: usize>(&self, s: S, first_row: usize) {
         let weights = self.target.weights;
-        let blocks = weights.inputs() / F::BLOCK;
-        let rows = self.target.rows;
-        let inputs = weights.inputs();
-        assert!((1..=R).contains(&rows), "one tile of rows");
+        let (inputs, rows) = (weights.inputs(), self.target.rows);
+        let blocks = inputs / F::BLOCK;
         let x = if F::QUANTISED {
-            assert!(self.rows.quantised.len() >= row_values(inputs, R), "a tile of quantised rows");
-            RowTile::Tile(self.rows.quantised.as_ptr())
+            // All tiles are whole, so it begins where its first row would.
+            let tile = &self.rows.quantised[row_values(inputs, first_row)..][..row_values(inputs, R)];
+            RowTile::Tile(tile.as_ptr())
         } else {
             assert!(self.rows.plain.len() == inputs * rows, "rows of x");
-            RowTile::Plain(std::array::from_fn(|r| self.rows.plain[r.min(rows - 1) * inputs..].as_ptr()))
+            let row = |r: usize| self.rows.plain[(first_row + r).min(rows - 1) * inputs..].as_ptr();
+            RowTile::Plain(std::array::from_fn(row))
         };
         if self.panels.len() == P {
             let mut sums = [[s.splat(0.0); P]; R];
             let panels = weights.panel(self.panels.start).as_ptr();
             // SAFETY: the unit's P panels exist and lie one after another; x was checked.
-            unsafe {
-                F::tile::<S, R, P>(s, panels, weights.panel_bytes(), blocks, x, &mut sums);
-            }
-            self.target.store(s, &sums, 0, self.panels.start, true);
+            unsafe { F::tile::<S, R, P>(s, panels, weights.panel_bytes(), blocks, x, &mut sums) };
+            self.target.store(s, &sums, first_row, self.panels.start, true);
         } else {
             for panel in self.panels.clone() {
                 let mut sums = [[s.splat(0.0); 1]; R];
@@ -378,7 +387,7 @@ impl Unit<'_> {
                 unsafe {
                     F::tile::<S, R, 1>(s, weights.panel(panel).as_ptr(), 0, blocks, x, &mut sums);
                 }
-                self.target.store(s, &sums, 0, panel, true);
+                self.target.store(s, &sums, first_row, panel, true);
             }
         }
     }

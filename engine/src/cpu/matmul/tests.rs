@@ -33,10 +33,11 @@ fn a_row_is_the_same_in_any_batch_at_any_level_with_any_threads() {
             let weights = random_packed(&computes[0], &mut rng, ty, outputs, inputs);
             let bias = rng.values(outputs);
             let bias = (outputs % 2 == 1).then_some(bias.as_slice());
-            let x = rng.values(40 * inputs);
+            let x = rng.values(77 * inputs);
             let expected = row_by_row(&weights, bias, &x);
             for compute in &computes {
-                for rows in 1..=40 {
+                // The last ones are beyond what is done without an expanded buffer at any level.
+                for rows in (1..=40).chain([63, 64, 65, 72, 73, 77]) {
                     let found = product(compute, &weights, bias, &x[..rows * inputs], rows);
                     let what = format!("{ty:?} {outputs}x{inputs} {rows} rows, {compute:?}");
                     assert_same_bits(&found, &expected[..rows * outputs], &what);
@@ -54,10 +55,10 @@ fn sums_longer_than_the_expanded_buffer_are_the_same() {
         let (outputs, inputs) = (21, 2 * EXPANDED_INPUTS + 512);
         let weights = random_packed(&computes[0], &mut rng, ty, outputs, inputs);
         let bias = rng.values(outputs);
-        let x = rng.values(26 * inputs);
+        let x = rng.values(74 * inputs);
         let expected = row_by_row(&weights, Some(&bias), &x);
         for compute in &computes {
-            let found = product(compute, &weights, Some(&bias), &x, 26);
+            let found = product(compute, &weights, Some(&bias), &x, 74);
             assert_same_bits(&found, &expected, &format!("{ty:?} {compute:?}"));
         }
     }
@@ -108,7 +109,7 @@ fn several_matrices_share_one_call() {
         let kinds = [(GgmlType::Q4_1, 70), (GgmlType::Q6K, 3), (GgmlType::F16, 16), (GgmlType::Q8_0, 129)];
         let weights: Vec<Packed> =
             kinds.iter().map(|&(ty, n)| random_packed(&compute, &mut rng, ty, n, inputs)).collect();
-        for rows in [1, 2, 5, 8, 9, 30] {
+        for rows in [1, 2, 5, 8, 9, 30, 70] {
             let x = rng.values(rows * inputs);
             let mut outs: Vec<Vec<f32>> = kinds.iter().map(|&(_, n)| vec![f32::NAN; rows * n]).collect();
             let mut products: Vec<Product<'_>> =
@@ -126,7 +127,7 @@ fn a_row_of_nan_spoils_no_other_row() {
     for compute in all_computes() {
         let mut rng = Rng::new(11);
         let weights = random_packed(&compute, &mut rng, GgmlType::Q4_0, 40, 64);
-        for rows in [2, 7, 13] {
+        for rows in [2, 7, 13, 70] {
             let mut x = rng.values(rows * 64);
             let clean = product(&compute, &weights, None, &x, rows);
             x[64..128].fill(f32::NAN);
