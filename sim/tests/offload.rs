@@ -6,8 +6,11 @@ use std::fmt::Write as _;
 use config::{Dur, WorkerRole};
 use policies::order::offload::End;
 use sim::network::Addr;
-use sim::scenario::{Fault, FaultKind, Faults, Lengths, Network, NodeClass, NodeName};
+use sim::scenario::{Fault, FaultKind, Lengths, NodeClass, NodeName};
 use sim::{Run, Scenario, simulate};
+
+#[path = "storms/calm.rs"]
+mod calm;
 
 fn class(role: WorkerRole, count: u32) -> NodeClass {
     NodeClass { role, count, ..NodeClass::default() }
@@ -195,24 +198,10 @@ fn hold(seeds: u64) {
         (random.within, random.lasting) = (Dur::from_secs(3), Dur::from_millis(400));
         random.all_roles = seed % 2 == 1;
         let run = simulate(&scenario).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        let mut calm = Scenario { random_faults: Faults::default(), ..scenario.clone() };
-        calm.cluster.worker_policy = vec!["fcfs".to_owned()];
-        (calm.workload.leave, calm.cluster.pages) = (0.0, 6000);
-        // Late messages may have the first request come before its workers have said what they serve.
-        calm.network = Network { bandwidth: calm.network.bandwidth, ..Network::default() };
-        let calm = simulate(&calm).expect("a run that holds");
-        assert_eq!(calm.report.finished, 60, "seed {seed}: {:?}", calm.report.failed);
-        // A gateway that dies while it stands still has never heard of some.
-        assert!(
-            run.report.requests == 60 || scenario.random_faults.random.all_roles,
-            "seed {seed}: {}",
-            run.report.requests
-        );
-        for (id, answers) in &run.answers {
-            for (got, all) in answers.iter().zip(&calm.answers[id]) {
-                assert!(all.starts_with(got), "seed {seed}: {id}");
-            }
-        }
+        calm::agrees(&scenario, &run, |calm| {
+            calm.cluster.worker_policy = vec!["fcfs".to_owned()];
+            calm.cluster.pages = 6000;
+        });
         computed += run.report.offloads.computed();
         failed_all += failed(&run);
         withdrawn += run.handoffs.offloaded.count(End::Withdrawn);
