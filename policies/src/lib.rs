@@ -11,6 +11,7 @@
 //! | [`placement`] | the controller actor | admission, wait queue, choice, booking, release, losses |
 //! | [`membership`] | the membership actor | links, beats, losses, whom to dial, the oldest controller |
 //! | [`batch`] | the worker's scheduler actor | queues, chunked prefill, token budget, pages, preemption |
+//! | [`pool`] | the pool's actor | which KV pages are kept in RAM and on disk, and for whom |
 //! | [`order`] | an actor a policy | whose turn it is at a worker |
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -26,6 +27,7 @@ pub mod membership;
 pub mod order;
 pub mod placement;
 pub mod policy;
+pub mod pool;
 pub mod session;
 
 pub mod cost;
