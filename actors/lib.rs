@@ -11,7 +11,7 @@
 //! │  └─ PageSet × n         one a request taken, and one for each that is computed for or handed to another worker
 //! ├─ Gateway                 HTTP listener, and the door that events of workers and controllers come through
 //! │  └─ Session × n          one a request, actor around policies::session
-//! └─ Pool                    KV pages in RAM
+//! └─ Pool                    KV pages in RAM and, on a thread of its own, on disk
 //! ```
 //!
 //! Roles know each other only through [`doors`]: ids and plain messages.

@@ -94,6 +94,39 @@ pub const KV_EVENTS: &str = "actor_node_kv_events_total";
 /// KV events dropped because too many batches waited; everything is published anew after that.
 pub const KV_EVENTS_DROPPED: &str = "actor_node_kv_events_dropped_total";
 
+/// KV pages that a pool holds. Label `tier`: `ram`, `disk`.
+pub const POOL_PAGES: &str = "actor_node_pool_pages";
+/// Their bytes; on disk with what a file takes beside its page, and with what is being written. Label `tier`.
+pub const POOL_BYTES: &str = "actor_node_pool_bytes";
+/// Bytes that a pool may hold (`pool.ram`, `pool.disk-size`). Label `tier`.
+pub const POOL_CAPACITY: &str = "actor_node_pool_capacity_bytes";
+/// Puts under way at a pool.
+pub const POOL_PUTS: &str = "actor_node_pool_puts";
+/// Readers of a pool's pages.
+pub const POOL_READERS: &str = "actor_node_pool_readers";
+/// Bytes of files that a pool could neither use nor delete; they count against `pool.disk-size`.
+pub const POOL_STUCK: &str = "actor_node_pool_stuck_bytes";
+/// 1 while a pool writes nothing to its disk because that is full or fails.
+pub const POOL_DISK_PAUSED: &str = "actor_node_pool_disk_paused";
+/// Pages that a pool was asked for.
+pub const POOL_LOOKED_UP: &str = "actor_node_pool_looked_up_pages_total";
+/// Of those, found.
+pub const POOL_FOUND: &str = "actor_node_pool_found_pages_total";
+/// Pages that a pool gave. Label `tier`: where they were.
+pub const POOL_GIVEN: &str = "actor_node_pool_given_pages_total";
+/// Pages that a pool stored.
+pub const POOL_STORED: &str = "actor_node_pool_stored_pages_total";
+/// Pages that a pool wrote to its disk.
+pub const POOL_WRITTEN: &str = "actor_node_pool_written_pages_total";
+/// Copies of pages that left a tier for want of room. Label `tier`.
+pub const POOL_EVICTED: &str = "actor_node_pool_evicted_pages_total";
+/// Pages that were gone, damaged or unreadable when they were to be read from disk.
+pub const POOL_LOST: &str = "actor_node_pool_lost_pages_total";
+/// Failures of a pool's disk. Label `error`: `no_space`, `permission`, `missing`, `other`.
+pub const POOL_DISK_ERRORS: &str = "actor_node_pool_disk_errors_total";
+/// Times that a pool gave up writing to its disk for a while.
+pub const POOL_DISK_PAUSES: &str = "actor_node_pool_disk_pauses_total";
+
 /// Nodes of the cluster, this one included. Label `state`.
 pub const NODES: &str = "actor_node_cluster_nodes";
 /// Nodes that were lost. Label `why`: `closed`, `silent`, `replaced`, `goodbye`.
@@ -178,6 +211,22 @@ pub fn describe() {
     describe_counter!(KV_EVENT_BATCHES, "Batches of KV events published for routers of others");
     describe_counter!(KV_EVENTS, "KV events published for routers of others");
     describe_counter!(KV_EVENTS_DROPPED, "KV events dropped because too many batches waited");
+    describe_gauge!(POOL_PAGES, "KV pages that the pool holds, by tier");
+    describe_gauge!(POOL_BYTES, Unit::Bytes, "Bytes of the pool's pages, by tier");
+    describe_gauge!(POOL_CAPACITY, Unit::Bytes, "Bytes that the pool may hold, by tier");
+    describe_gauge!(POOL_PUTS, "Puts under way at the pool");
+    describe_gauge!(POOL_READERS, "Readers of the pool's pages");
+    describe_gauge!(POOL_STUCK, Unit::Bytes, "Bytes of files that the pool can neither use nor delete");
+    describe_gauge!(POOL_DISK_PAUSED, "1 while the pool writes nothing to its disk");
+    describe_counter!(POOL_LOOKED_UP, "Pages that the pool was asked for");
+    describe_counter!(POOL_FOUND, "Pages that the pool was asked for and had");
+    describe_counter!(POOL_GIVEN, "Pages that the pool gave, by tier");
+    describe_counter!(POOL_STORED, "Pages that the pool stored");
+    describe_counter!(POOL_WRITTEN, "Pages that the pool wrote to its disk");
+    describe_counter!(POOL_EVICTED, "Copies of pages that left a tier of the pool for want of room");
+    describe_counter!(POOL_LOST, "Pages of the pool that could not be read from disk");
+    describe_counter!(POOL_DISK_ERRORS, "Failures of the pool's disk, by kind");
+    describe_counter!(POOL_DISK_PAUSES, "Times that the pool gave up writing to its disk for a while");
     describe_gauge!(NODES, "Nodes of the cluster, by state");
     describe_counter!(LOST_NODES, "Nodes that were lost, by reason");
     describe_counter!(REFUSED_NODES, "Nodes that were turned away");

@@ -27,7 +27,7 @@ use crate::gateway::record::Recorder;
 use crate::gateway::{Gateway, GatewayArgs, Trouble};
 use crate::kv::KvEntry;
 use crate::membership::{Entry, Membership, MembershipArgs, MembershipMsg};
-use crate::pool::{Pool, PoolArgs};
+use crate::pool::{Pool, PoolArgs, PoolMsg};
 use crate::supervise::{Backoff, TaskKind, spawn};
 use crate::worker::{self, Worker, WorkerArgs, WorkerHealth};
 
@@ -105,7 +105,7 @@ pub(super) enum NodeMsg {
     Restart(Part),
     /// Take nothing new.
     Drain,
-    /// How many sessions live here, and requests of other nodes' gateways.
+    /// How many sessions live here, and requests of other nodes' gateways; one more while the pool writes its pages.
     Work(RpcReplyPort<usize>),
     /// End what still runs, with this error.
     Abort(&'static str),
@@ -124,6 +124,7 @@ pub(super) struct NodeState {
     children: Vec<Child>,
     gateway: Option<Gateway>,
     worker: Option<ActorRef<worker::Msg>>,
+    pool: Option<ActorRef<PoolMsg>>,
 }
 
 #[derive(Debug)]
@@ -144,8 +145,8 @@ impl Actor for Node {
         (args, entry): (NodeArgs, Option<Entry>),
     ) -> Result<NodeState, ActorProcessingErr> {
         let address = entry.as_ref().map(Entry::address);
-        let (children, admin, gateway, worker) = (Vec::new(), None, None, None);
-        let mut state = NodeState { args, entry, address, admin, children, gateway, worker };
+        let (children, admin, gateway, worker, pool) = (Vec::new(), None, None, None, None);
+        let mut state = NodeState { args, entry, address, admin, children, gateway, worker, pool };
         let roles = state.args.config.node.roles.clone();
         for part in Part::ALL {
             if part.is_part_of(&roles) {
@@ -181,11 +182,15 @@ impl Actor for Node {
                     // A worker that is being restarted takes nothing anyway.
                     let _ = worker.cast(worker::Msg::Door(WorkerMsg::Drain));
                 }
+                if let Some(pool) = &state.pool {
+                    // One that is being restarted has nothing to write.
+                    let _ = pool.cast(PoolMsg::Close);
+                }
             }
             NodeMsg::Work(reply) => {
                 let sessions = state.gateway.as_ref().map_or(0, Gateway::sessions);
                 // The drain may have given up waiting.
-                let _ = reply.send(sessions + state.requests().await);
+                let _ = reply.send(sessions + state.requests().await + state.writing().await);
             }
             NodeMsg::Abort(why) => {
                 if let Some(gateway) = &state.gateway {
@@ -306,8 +311,10 @@ impl NodeState {
                 worker.get_cell()
             }
             Part::Pool => {
-                let args = PoolArgs { ram: args.config.pool.ram.0 };
-                Actor::spawn_linked(None, Pool, args, supervisor).await?.0.get_cell()
+                let args = PoolArgs::of(&args.config.pool, &node);
+                let (pool, _) = Actor::spawn_linked(None, Pool, args, supervisor).await?;
+                self.pool = Some(pool.clone());
+                pool.get_cell()
             }
         };
         if let Some(child) = self.children.iter_mut().find(|c| c.part == part) {
@@ -323,6 +330,16 @@ impl NodeState {
         match worker.call(ask, Some(OBSERVE)).await {
             // Those that are kept for another worker to take are requests as well.
             Ok(CallResult::Success(stats)) => stats.load.requests as usize,
+            // One that does not answer has nothing to wait for.
+            _ => 0,
+        }
+    }
+
+    /// 1 while pages have to be written to disk before the pool may end.
+    async fn writing(&self) -> usize {
+        let Some(pool) = &self.pool else { return 0 };
+        match pool.call(PoolMsg::IsFlushed, Some(OBSERVE)).await {
+            Ok(CallResult::Success(false)) => 1,
             // One that does not answer has nothing to wait for.
             _ => 0,
         }

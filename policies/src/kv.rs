@@ -9,7 +9,6 @@ pub mod directory;
 pub mod events;
 pub mod handoff;
 pub mod table;
-pub mod tier;
 
 pub(crate) mod by_page;
 
