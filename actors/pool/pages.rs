@@ -73,8 +73,9 @@ impl PoolState {
 
     /// A page has come.
     pub(super) fn arrived(&mut self, now: Time, put: PutId, index: usize, page: PageBuf) {
+        let bytes = page.len() as u64;
         self.held.insert((put, index), page);
-        self.does(|store, fx| store.arrived(now, put, index, fx));
+        self.does(|store, fx| store.arrived(now, put, index, bytes, fx));
     }
 
     /// Somebody reads from now on, or is told that there is nothing.

@@ -1,7 +1,7 @@
 //! The thread that a pool's files live on, and the orders for it that wait.
 //!
 //! Writes and deletes are carried out in the order in which the pool gave them; reads, which somebody waits for, come before
-//! those that have not been handed over. Every order is reported once.
+//! those that have not been handed over, but do not hold them up for ever. Every order is reported once.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -18,6 +18,8 @@ use super::disk::{Create, DiskStore, OpenError};
 /// Orders that are handed over at a time: enough that the thread is never idle for want of the next, few enough that a read
 /// does not wait for long.
 const DEPTH: usize = 4;
+/// Reads between two other orders where there are always more: writes make room for what comes.
+const READS: usize = 4;
 
 /// What the disk is to do.
 #[derive(Debug)]
@@ -72,6 +74,8 @@ pub(super) struct DiskThread {
     reads: VecDeque<Order>,
     /// Writes and deletes.
     changes: VecDeque<Order>,
+    /// Reads handed over since the last of the others.
+    reads_on_end: usize,
     /// Orders handed over and not reported.
     out: usize,
 }
@@ -108,7 +112,8 @@ impl DiskThread {
             .spawn(work)
             .map_err(|error| StartError::Thread(error.to_string()))?;
         let (reads, changes) = (VecDeque::new(), VecDeque::new());
-        let this = Self { orders: Some(orders), thread: Some(thread), reads, changes, out: 0 };
+        let (orders, thread) = (Some(orders), Some(thread));
+        let this = Self { orders, thread, reads, changes, reads_on_end: 0, out: 0 };
         let found = result.await.map_err(|_| StartError::Thread("it panicked".to_owned()))??;
         Ok((this, found))
     }
@@ -131,7 +136,10 @@ impl DiskThread {
     fn feed(&mut self) {
         let Some(orders) = &self.orders else { return };
         while self.out < DEPTH {
-            let Some(next) = self.reads.pop_front().or_else(|| self.changes.pop_front()) else { return };
+            let turn = self.reads.is_empty() || self.reads_on_end >= READS;
+            let change = if turn { self.changes.pop_front() } else { None };
+            self.reads_on_end = if change.is_some() { 0 } else { self.reads_on_end + 1 };
+            let Some(next) = change.or_else(|| self.reads.pop_front()) else { return };
             // There is room for what is out. A thread that is gone has said so.
             if orders.try_send(next).is_err() {
                 return;

@@ -30,6 +30,9 @@ pub(super) enum Room {
 impl Store {
     /// Drops pages from RAM until `bytes` more fit.
     pub(super) fn make_room(&mut self, now: Time, bytes: u64, cost: Cost, fx: &mut Vec<PoolEffect>) -> Room {
+        if bytes > self.limits.ram {
+            return Room::No;
+        }
         while self.entries.ram().bytes.saturating_add(bytes) > self.limits.ram {
             let Some(slot) = self.entries.oldest_ram() else {
                 // What is written may leave when that is done.

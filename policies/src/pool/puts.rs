@@ -43,6 +43,9 @@ impl Store {
         if self.closing {
             return Err(PutRefusal::Closing);
         }
+        if run.page_bytes == 0 {
+            return Err(PutRefusal::NoBytes);
+        }
         let all = self.limits.ram.saturating_add(self.limits.disk.map_or(0, |d| d.capacity));
         let whole = run.page_bytes.saturating_mul(run.pages.len() as u64);
         for (bytes, limit) in [(run.page_bytes, self.limits.ram), (whole, all)] {
@@ -86,14 +89,15 @@ impl Store {
         Ok(Begun { put, first })
     }
 
-    /// The whole content of page `index` of the run has come, and is what its name says. Pages come in order.
-    pub fn arrived(&mut self, now: Time, put: PutId, index: usize, fx: &mut Vec<PoolEffect>) {
+    /// The whole content of page `index` of the run has come, `bytes` of it, and is what its name says. Pages come in order.
+    pub fn arrived(&mut self, now: Time, put: PutId, index: usize, bytes: u64, fx: &mut Vec<PoolEffect>) {
         let Some(entry) = self.puts.get_mut(&put).filter(|p| !p.closed) else {
             self.counts.ignored += 1;
             fx.push(PoolEffect::Discard { put, index });
             return;
         };
-        if index != entry.arrived || index >= entry.run.pages.len() {
+        let next = index == entry.arrived && index < entry.run.pages.len();
+        if !next || bytes != entry.run.page_bytes {
             fx.push(PoolEffect::Discard { put, index });
             self.end_put(put, PutEnd::OutOfOrder, fx);
         } else {

@@ -99,6 +99,9 @@ pub enum PutRefusal {
     /// A page of this name is here and follows another page.
     #[error("a page of this name is here and follows another page")]
     Mismatch,
+    /// A page has to have a content.
+    #[error("a page of no bytes cannot be stored")]
+    NoBytes,
     /// The pool is being stopped.
     #[error("this pool is being stopped")]
     Closing,
@@ -117,7 +120,7 @@ pub enum PutEnd {
     Idle,
     /// RAM is full of what cannot leave.
     NoRoom,
-    /// A page came out of its turn, or is not what its name says.
+    /// A page came out of its turn, or has another length or name than it should.
     OutOfOrder,
     /// The page before the next one was lost.
     ParentLost,

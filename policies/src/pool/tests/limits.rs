@@ -13,6 +13,8 @@ fn a_put_larger_than_everything_is_refused() {
     let huge = Run { fingerprint: rig::FP, parent: None, pages: chain("ab"), page_bytes: u64::MAX };
     assert!(rig.does(|store, now, _| store.begin(now, &owner("w"), huge)).is_err());
     assert_eq!(rig.begin("w", ""), Err(PutRefusal::Known), "nothing is missing");
+    let none = Run { fingerprint: rig::FP, parent: None, pages: chain("a"), page_bytes: 0 };
+    assert_eq!(rig.does(|store, now, _| store.begin(now, &owner("w"), none)), Err(PutRefusal::NoBytes));
 }
 
 #[test]
@@ -23,6 +25,9 @@ fn pages_come_in_order_and_not_after_the_end() {
     assert_eq!(rig.ended[&put], (0, PutEnd::OutOfOrder));
     rig.arrive(put, 0);
     assert_eq!((rig.has("a"), rig.store.stats().counts.ignored), (0, 1));
+    let put = rig.begin("w", "abc").unwrap().put;
+    rig.does(|store, now, fx| store.arrived(now, put, 0, 9, fx));
+    assert_eq!(rig.ended[&put], (0, PutEnd::OutOfOrder), "too short");
     let put = rig.begin("w", "abc").unwrap().put;
     rig.arrive(put, 0);
     rig.does(|store, now, fx| store.commit(now, put, fx));

@@ -245,7 +245,7 @@ impl Rig {
 
     pub(super) fn arrive(&mut self, put: PutId, index: usize) {
         self.held.insert((put, index));
-        self.does(|store, now, fx| store.arrived(now, put, index, fx));
+        self.does(|store, now, fx| store.arrived(now, put, index, 10, fx));
     }
 
     /// Puts all pages of a prompt; how it ended.
