@@ -2,6 +2,7 @@
 //! change with any mistake in pages.
 
 mod clients;
+mod pool;
 mod pressure;
 mod shutdown;
 mod start;

@@ -61,6 +61,8 @@ fn b95_wrong_settings_are_named() {
         ("ACTOR_NODE_HTTP__LISTN", "x", ["ACTOR_NODE_HTTP__LISTN", "ACTOR_NODE_HTTP__LISTEN"]),
         ("ACTOR_NODE_RUNTIME__MAX_RUNNING", "lots", ["ACTOR_NODE_RUNTIME__MAX_RUNNING", "lots"]),
         ("ACTOR_NODE_ENGINE__PAGE_TOKENS", "24", ["engine.page-tokens", "24"]),
+        ("ACTOR_NODE_POOL__DISK", "pages", ["pool.disk = pages", "pool.disk-size"]),
+        ("ACTOR_NODE_POOL__DISK_SIZE", "2GiB", ["pool.disk-size = 2GiB", "pool.disk too"]),
     ] {
         let said = run(&["--dump-config"], &[(name, value)]);
         assert_eq!(said.code, Some(2), "{said:?}");
