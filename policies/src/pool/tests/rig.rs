@@ -201,10 +201,14 @@ impl Rig {
         }
     }
 
-    /// Carries out the order that has waited longest, or has it fail. What fails to be read or deleted is still there.
+    /// Carries out the order that has waited longest, or has it fail. What fails to be read or deleted is still there, unless that
+    /// is what was wrong.
     pub(super) fn disk(&mut self, error: Option<DiskError>) -> Option<Order> {
         let order = self.orders.pop_front()?;
         let result = error.map_or(Ok(()), Err);
+        if let (Some(DiskError::Missing), Order::Read(_, key) | Order::Delete(key)) = (error, order) {
+            self.files.remove(&key);
+        }
         match order {
             Order::Write(op, key, parent) => {
                 if error.is_none() {
