@@ -282,8 +282,13 @@ fn values_that_no_sender_writes_are_refused() {
 
 #[test]
 fn words_that_this_build_does_not_know_are_read_as_others() {
-    let plan =
-        Plan { worker: worker_id(), prefill: None, why: "a policy of tomorrow", stages: Arc::default() };
+    let plan = Plan {
+        worker: worker_id(),
+        prefill: None,
+        fetch: None,
+        why: "a policy of tomorrow",
+        stages: Arc::default(),
+    };
     let placed = PlacementEffect::Placed { request: request_id(), attempt: Attempt(0), plan };
     let bytes = seal(SENT, &ToGateway::Placement(placed), None).unwrap();
     let (_, read) = open::<ToGateway>(READ, &bytes).unwrap();
