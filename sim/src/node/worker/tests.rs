@@ -2,11 +2,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use config::ids::{RequestId, TenantId};
+use policies::batch::BatchEffect;
 use policies::cost::{Hardware, ModelShape};
 use policies::kv::{Fingerprint, page_hashes};
 use policies::request::{Prop, RequestSpec, Sampling, Token};
+use policies::time::{Span, Time};
 
 use super::*;
+use crate::event::{Event, GatewayMsg, Outbox, WorkerMsg};
 use crate::network::Way;
 use crate::queue::Queue;
 
