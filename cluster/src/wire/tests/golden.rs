@@ -131,7 +131,7 @@ fn to_node() {
             ),
         );
     }
-    pinned(&goodbye(), "020000000101fb2c0101027731090e746865206e6f64652073746f7073");
+    pinned(&goodbye(), "030000000101fb2c0101027731090e746865206e6f64652073746f7073");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn to_gateway() {
         "030101fd010000000000edfe0701000101fb2c010002fd010000000000edfe070102773109",
     );
     let admission = |result| ToGateway::Admission { worker: worker.clone(), request, attempt, result };
-    pinned(&admission(Ok(())), "020101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe070101");
+    pinned(&admission(Ok(())), "030101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe070101");
     pinned(
         &admission(Err(Refusal::NeverFits { needed: 9, pages: 8, page_tokens: 16 })),
         "030101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe07010000090810",
@@ -237,8 +237,8 @@ fn to_gateway() {
          01000080ff0105000000bf01011001fd010000000000edfe07010101000080ff0105000000bf02fd010000000000edfe07010102 \
          030403fd010000000000edfe0701017804fd010000000000edfe07010220",
     );
-    pinned(&ToGateway::WorkerLost(worker.clone()), "020100000101fb2c010302773109");
-    pinned(&ToGateway::ControllerStarted(NodeId::from("c1")), "020100000101fb2c0105026331");
+    pinned(&ToGateway::WorkerLost(worker.clone()), "030100000101fb2c010302773109");
+    pinned(&ToGateway::ControllerStarted(NodeId::from("c1")), "030100000101fb2c0105026331");
     let (descriptor, bytes) = ([0xcd; 32], vec![1, 2, 255]);
     pinned(
         &ToGateway::ModelPart { descriptor, part: 1, parts: 2, bytes },
@@ -426,8 +426,8 @@ fn to_worker() {
         &ToWorker::DescribeModel { gateway, descriptor: [0xcd; 32] },
         "030300000101fb2c0104026731cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     );
-    pinned(&ToWorker::KvResync { controller: NodeId::from("c1") }, "020300000101fb2c0105026331");
+    pinned(&ToWorker::KvResync { controller: NodeId::from("c1") }, "030300000101fb2c0105026331");
     let role = WorkerRole::Prefill;
-    pinned(&ToWorker::SetRole { role, cause: SwitchCause::Admin }, "020300000101fb2c01070100");
-    pinned(&ToWorker::SetRole { role, cause: SwitchCause::Policy }, "020300000101fb2c01070101");
+    pinned(&ToWorker::SetRole { role, cause: SwitchCause::Admin }, "030300000101fb2c01070100");
+    pinned(&ToWorker::SetRole { role, cause: SwitchCause::Policy }, "030300000101fb2c01070101");
 }
