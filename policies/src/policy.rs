@@ -225,7 +225,7 @@ pub struct Opinion {
     pub verdicts: Vec<Verdict>,
     /// What is fetched from other workers in case that this or that one computes the prompt; the word, the text and the
     /// figures of the one that does are recorded in place of those above.
-    pub fetches: Vec<Fetch>,
+    pub fetches: Box<[Fetch]>,
     /// Prompt tokens that need not be computed since it was heard, over the least loaded worker; negative where it costs
     /// some.
     pub saved: Option<i64>,

@@ -13,19 +13,18 @@ use engine::KvInfo;
 use engine::host::EngineHost;
 use policies::batch::{Batch, KvWork, Refusal};
 use policies::kv::Fingerprint;
+use policies::kv::handoff::HandoffConfig;
 use policies::kv::handoff::chunking::{ChunkLimits, Chunking, Rates};
-use policies::kv::handoff::{HandoffConfig, TransferKey, Wanted};
 use policies::order::offload::End;
 use policies::placement::KvPeer;
 use policies::request::RequestSpec;
 use policies::time::{Span, Time};
 use ractor::{ActorCell, ActorId, ActorRef};
-use tracing::{debug, error};
+use tracing::debug;
 
 use super::SchedulerMsg;
-use super::sets::Sets;
 use crate::kv::KvPortMsg;
-use crate::worker::pages::{self, HeldAt, KvMsg, Pace, PageSetMsg, Prefilled, Provider, ReceiveArgs};
+use crate::worker::pages::{HeldAt, KvMsg, Pace, PageSetMsg, Prefilled, Provider, ReceiveArgs};
 use asking::Source;
 use fetches::Fetches;
 use held::Holder;
@@ -369,7 +368,7 @@ impl Transfers {
                 // A page set that has ended meanwhile has asked for the release too.
                 let _ = set.cast(PageSetMsg::Submitted(result));
             }
-            KvMsg::Hold { spec, set } => self.hold(core, now, *spec, set),
+            KvMsg::Hold { spec, set } => self.hold(core, now, *spec, &set),
             KvMsg::Reserve(id) => {
                 // One that is gone has been dropped, which its page set hears next.
                 core.begun(now, id.0, id.1);

@@ -147,7 +147,7 @@ impl ClusterPolicy for Replicate {
             return Opinion::none("not_transferable", why);
         }
         let rows = query.rows.iter().chain(query.prefill.iter());
-        let fetches: Vec<Fetch> = rows.filter_map(|row| self.fetch(request, row, best)).collect();
+        let fetches = rows.filter_map(|row| self.fetch(request, row, best)).collect();
         let held =
             format!("{} holds {} of {} prompt tokens", best.worker, best.hit_tokens, request.prompt_tokens);
         Opinion {

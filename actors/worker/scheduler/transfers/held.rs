@@ -89,7 +89,13 @@ impl Transfers {
     }
 
     /// Gives what is here of a prompt's start to a page set that sends it.
-    pub(super) fn hold(&mut self, core: &mut Batch, now: Time, spec: RequestSpec, set: ActorRef<PageSetMsg>) {
+    pub(super) fn hold(
+        &mut self,
+        core: &mut Batch,
+        now: Time,
+        spec: RequestSpec,
+        set: &ActorRef<PageSetMsg>,
+    ) {
         let (id, tokens) = ((spec.id, spec.attempt), u32::try_from(spec.prompt.len()).unwrap_or(u32::MAX));
         let result = core.hold_cached(now, spec).map(|_| Pace {
             least: self.chunking.flush_pages(),

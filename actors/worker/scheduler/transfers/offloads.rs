@@ -10,6 +10,7 @@ use policies::order::offload::{End, Offload, OffloadOptions, Peer};
 use policies::time::Time;
 use tracing::{info, warn};
 
+use super::asking::Source;
 use super::{Entry, Id, Transfers};
 use crate::doors::Doors;
 use crate::metrics as m;
