@@ -25,7 +25,7 @@ impl World {
         };
         match (here.and_then(|here| self.workers.get_mut(&here)), message) {
             (Some(worker), message) => worker.handle(now, message, &mut self.out),
-            (None, WorkerMsg::Submit(spec, _) | WorkerMsg::Fetch(spec, _) | WorkerMsg::Take(spec, ..)) => {
+            (None, WorkerMsg::Submit(spec, ..) | WorkerMsg::Fetch(spec, _) | WorkerMsg::Take(spec, ..)) => {
                 self.out.send(Event::Gateway(GatewayMsg::Unreachable(spec.id, id)));
                 Ok(())
             }

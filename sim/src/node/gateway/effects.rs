@@ -42,8 +42,8 @@ impl Gateway {
             SessionEffect::Prefilled { request, attempt } => {
                 self.places.tell(request, ControllerMsg::Prefilled(request, attempt), out);
             }
-            SessionEffect::Submit { worker, prefill, spec } => {
-                tell(worker, WorkerMsg::Submit(spec, prefill), out);
+            SessionEffect::Submit { worker, prefill, fetch, spec } => {
+                tell(worker, WorkerMsg::Submit(spec, prefill, fetch.map(Box::new)), out);
             }
             SessionEffect::CancelAt { worker, request, attempt } => {
                 tell(worker, WorkerMsg::Cancel(request, attempt), out);

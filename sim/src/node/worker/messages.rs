@@ -19,8 +19,8 @@ impl Worker {
             WorkerMsg::Submit(..) | WorkerMsg::Take(..) | WorkerMsg::Kv(_) | WorkerMsg::Look
         );
         match message {
-            WorkerMsg::Submit(spec, prefill) => self.submit(now, *spec, prefill, None, out),
-            WorkerMsg::Take(spec, from, takes) => self.submit(now, *spec, Some(from), Some(takes), out),
+            WorkerMsg::Submit(spec, prefill, prefix) => self.submit(now, *spec, prefill, prefix, out),
+            WorkerMsg::Take(spec, from, takes) => self.take(now, *spec, from, takes, out),
             WorkerMsg::Fetch(spec, from) => {
                 self.transfers.fetch(now, &mut self.core, &mut self.fetches, *spec, from);
             }

@@ -3,11 +3,12 @@
 use config::ids::{Attempt, PageId, WorkerId};
 use policies::kv::PageLayout;
 use policies::kv::handoff::{HandoffConfig, Receiver, TransferKey, TransferReport, Wanted};
+use policies::placement::Prefix;
 use policies::request::RequestSpec;
 use policies::step::Drawn;
 use policies::time::Time;
 
-use super::transfers::Id;
+use super::transfers::{Id, Source};
 use crate::event::PageBlock;
 
 mod driver;
@@ -23,8 +24,9 @@ pub(super) struct Receiving {
     key: TransferKey,
     /// What is asked for runs at the other worker as this attempt, and goes on here.
     takes: Option<Attempt>,
-    /// Tokens that have to be there in the end.
-    wanted: u32,
+    /// Who holds the start of what the other worker is to compute.
+    prefix: Option<Box<Prefix>>,
+    wanted: Wanted,
     spec: Box<RequestSpec>,
     peer: WorkerId,
     layout: PageLayout,
@@ -43,10 +45,10 @@ impl Receiving {
     pub(super) fn new(
         limits: HandoffConfig,
         layout: PageLayout,
-        (key, takes): (TransferKey, Option<Attempt>),
+        key: TransferKey,
         wanted: Wanted,
         spec: Box<RequestSpec>,
-        peer: WorkerId,
+        Source { peer, takes, prefix }: Source,
         pages: Option<Vec<PageId>>,
     ) -> Self {
         let mut end = match pages {
@@ -57,9 +59,8 @@ impl Receiving {
             end = end.up_to((spec.prompt.len() as u32).saturating_add(spec.max_tokens));
         }
         let (id, table) = ((spec.id, spec.attempt), pages.unwrap_or_default());
-        let wanted = wanted.tokens;
         let (here, last, timer, report) = (None, None, None, None);
-        Self { end, id, key, takes, wanted, spec, peer, layout, table, here, last, timer, report }
+        Self { end, id, key, takes, prefix, wanted, spec, peer, layout, table, here, last, timer, report }
     }
 
     pub(super) const fn peer(&self) -> &WorkerId {

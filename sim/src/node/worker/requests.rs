@@ -3,29 +3,46 @@
 use std::collections::BTreeSet;
 
 use config::ids::{Attempt, WorkerId};
+use policies::batch::Refusal;
+use policies::placement::Prefix;
 use policies::request::RequestSpec;
 use policies::time::Time;
 
 use super::Worker;
-use super::transfers::Id;
+use super::transfers::{Id, Source};
 use crate::event::{Event, GatewayMsg, Outbox};
 
 impl Worker {
-    /// Takes a request, whose prompt another worker is to compute, or which runs there as attempt `takes`.
+    /// Takes a request, whose prompt `prefill` is to compute, after what is held of it elsewhere.
     pub(super) fn submit(
         &mut self,
         now: Time,
         spec: RequestSpec,
-        peer: Option<WorkerId>,
-        takes: Option<Attempt>,
+        prefill: Option<WorkerId>,
+        prefix: Option<Box<Prefix>>,
         out: &mut Outbox,
     ) {
-        let (request, attempt) = (spec.id, spec.attempt);
-        let result = self.transfers.submit(now, &mut self.core, spec, peer, takes);
-        out.send(Event::Gateway(match result {
-            Ok(()) => GatewayMsg::Accepted(request, attempt),
-            Err(refusal) => GatewayMsg::Refused(request, attempt, refusal),
-        }));
+        let id = (spec.id, spec.attempt);
+        let (transfers, core) = (&mut self.transfers, &mut self.core);
+        let result = match prefill {
+            Some(peer) => transfers.submit(now, core, spec, Source { peer, takes: None, prefix }),
+            None => transfers.submit_held(now, core, spec, prefix),
+        };
+        answer(id, result, out);
+    }
+
+    /// Takes a request that runs at `from` as attempt `takes`.
+    pub(super) fn take(
+        &mut self,
+        now: Time,
+        spec: RequestSpec,
+        from: WorkerId,
+        takes: Attempt,
+        out: &mut Outbox,
+    ) {
+        let id = (spec.id, spec.attempt);
+        let source = Source { takes: Some(takes), ..Source::prompt(from) };
+        answer(id, self.transfers.submit(now, &mut self.core, spec, source), out);
     }
 
     /// An attempt is to stop here. What is not here any more needs no stopping. Or nobody takes over what runs here.
@@ -49,4 +66,11 @@ impl Worker {
             self.core.cancel(now, request, attempt);
         }
     }
+}
+
+fn answer((request, attempt): Id, result: Result<(), Refusal>, out: &mut Outbox) {
+    out.send(Event::Gateway(match result {
+        Ok(()) => GatewayMsg::Accepted(request, attempt),
+        Err(refusal) => GatewayMsg::Refused(request, attempt, refusal),
+    }));
 }

@@ -65,6 +65,11 @@ impl Sending {
         }
     }
 
+    /// What was asked for, until it is submitted.
+    pub(super) fn spec(&self) -> Option<&RequestSpec> {
+        self.spec.as_deref()
+    }
+
     pub(super) const fn takes(&self) -> Option<Attempt> {
         self.takes
     }

@@ -13,6 +13,7 @@ use policies::invariant::Broken;
 use policies::kv::PageLayout;
 use policies::kv::handoff::HandoffConfig;
 use policies::kv::handoff::chunking::Chunking;
+use policies::placement::Prefix;
 use policies::request::RequestSpec;
 
 use super::receive::Receiving;
@@ -20,6 +21,7 @@ use super::send::Sending;
 
 mod asks;
 mod handoffs;
+mod held;
 mod mail;
 mod news;
 mod pace;
@@ -27,6 +29,7 @@ mod side;
 mod whose;
 
 pub use handoffs::Handoffs;
+use held::Holder;
 pub(super) use side::Side;
 
 pub(super) type Id = (RequestId, Attempt);
@@ -38,6 +41,8 @@ pub(super) struct Transfers {
     layout: PageLayout,
     pub(super) chunking: Chunking,
     entries: BTreeMap<Id, Entry>,
+    /// What other workers hold of prompts that are computed here and have no pages yet.
+    held: BTreeMap<Id, Holder>,
     /// Transfers that this worker has asked for.
     last: u64,
     pub(super) ended: Handoffs,
@@ -46,19 +51,37 @@ pub(super) struct Transfers {
 #[derive(Debug)]
 enum Entry {
     /// The other worker was not asked yet.
-    Waiting { spec: Box<RequestSpec>, peer: WorkerId, takes: Option<Attempt> },
+    Waiting { spec: Box<RequestSpec>, source: Source },
     /// It was asked for the content of the request's pages.
     Receiving(Box<Receiving>),
     /// It is computed for another worker.
     Sending(Box<Sending>),
 }
 
+/// Where the content of a request's pages comes from.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// Who computes its prompt, or runs it.
+    pub(super) peer: WorkerId,
+    /// It runs there, as this attempt.
+    pub(super) takes: Option<Attempt>,
+    /// Who holds the start of what is computed.
+    pub(super) prefix: Option<Box<Prefix>>,
+}
+
+impl Source {
+    /// `peer` computes the prompt.
+    pub(super) const fn prompt(peer: WorkerId) -> Self {
+        Self { peer, takes: None, prefix: None }
+    }
+}
+
 impl Transfers {
     /// None under way; a step of this worker has `budget` tokens at most, and its link takes `link` bytes a second.
     pub(super) fn new(limits: HandoffConfig, layout: PageLayout, budget: u32, link: u64) -> Self {
         let chunking = pace::chunking(&limits, &layout, budget, link);
-        let (entries, ended) = (BTreeMap::new(), Handoffs::default());
-        Self { limits, layout, chunking, entries, last: 0, ended }
+        let (entries, held, ended) = (BTreeMap::new(), BTreeMap::new(), Handoffs::default());
+        Self { limits, layout, chunking, entries, held, last: 0, ended }
     }
 
     /// Calls an end, which says whether it is over; then it is forgotten.

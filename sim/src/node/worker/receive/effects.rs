@@ -8,6 +8,13 @@ use crate::event::KvMessage;
 use crate::node::worker::transfers::Side;
 
 impl Receiving {
+    /// The first `tokens` tokens of the prompt that this was for are here, and no more come.
+    fn end_held(&self, tokens: u32, side: &mut Side<'_>) {
+        if let Some(attempt) = self.id.1.fetched_for() {
+            side.core.compute_here(side.now, self.id.0, attempt, tokens);
+        }
+    }
+
     pub(super) fn effect(&mut self, effect: ReceiverEffect, side: &mut Side<'_>) {
         let (id, key) = (self.id, self.key);
         let message = match effect {
@@ -15,7 +22,8 @@ impl Receiving {
                 let page_bytes = self.layout.page_bytes() as u64;
                 let page_tokens = self.layout.page_tokens;
                 let asked = Asked { first_page, want_pages, window, page_tokens, page_bytes, reserved };
-                KvMessage::Ask { asked, spec: self.spec.clone(), takes: self.takes }
+                let (spec, takes, held) = (self.spec.clone(), self.takes, self.wanted.held);
+                KvMessage::Ask { asked, spec, takes, held, prefix: self.prefix.take() }
             }
             ReceiverEffect::Reserve => {
                 // One that is gone has been dropped, which this end hears next.
@@ -26,6 +34,9 @@ impl Receiving {
             ReceiverEffect::GrantCredit(pages) => KvMessage::Credit(pages),
             ReceiverEffect::Ack => KvMessage::Ack,
             ReceiverEffect::CancelPeer(_) => KvMessage::Cancel,
+            ReceiverEffect::Commit { tokens, .. } if self.wanted.held => {
+                return self.end_held(tokens, side);
+            }
             ReceiverEffect::Commit { tokens, ends, .. } => {
                 if side.fetches.has(id) {
                     let result = if ends { Err("the request is about to end".to_owned()) } else { Ok(()) };
@@ -41,6 +52,9 @@ impl Receiving {
             }
             ReceiverEffect::Fallback { valid_pages, why } => {
                 let tokens = valid_pages * self.layout.page_tokens;
+                if self.wanted.held {
+                    return self.end_held(tokens, side);
+                }
                 if side.fetches.has(id) {
                     return side.end_fetch(id, tokens, Err(why.as_str().to_owned()));
                 }

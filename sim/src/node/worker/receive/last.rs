@@ -7,7 +7,7 @@ use super::Receiving;
 impl Receiving {
     /// Whether there is a token to go on from; and, of what ran elsewhere, all that were computed.
     pub(super) fn fits(&self, tokens: u32, drawn: &[Drawn]) -> bool {
-        let ahead = tokens.saturating_sub(self.wanted) as usize;
+        let ahead = tokens.saturating_sub(self.wanted.tokens) as usize;
         !drawn.is_empty() && (self.takes.is_none() || drawn.len() == ahead + 1)
     }
 

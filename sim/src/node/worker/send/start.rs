@@ -1,6 +1,6 @@
 //! How a prompt that another worker asks for is taken.
 
-use policies::batch::Refusal;
+use policies::batch::{Held, Refusal};
 use policies::invariant::Broken;
 use policies::kv::handoff::chunking::Chunking;
 use policies::kv::handoff::{RefusalCode, SenderEvent};
@@ -16,6 +16,7 @@ impl Sending {
     pub(in crate::node::worker) fn start(
         &mut self,
         chunking: &Chunking,
+        held: Held,
         side: &mut Side<'_>,
     ) -> Result<bool, Broken> {
         let Some(spec) = self.spec.take() else { return Ok(true) };
@@ -26,12 +27,35 @@ impl Sending {
         // Its stream goes on, so that the engine is not to be busy with all its pages at once.
         let under_way = !lent && spec.resumed.iter().any(|choice| !choice.tokens.is_empty());
         let taken =
-            if lent { Ok(()) } else { side.core.submit_prefill(side.now, *spec, self.asked.reserved) };
+            if lent { Ok(()) } else { side.core.submit_prefill(side.now, *spec, self.asked.reserved, held) };
+        self.taken(taken, tokens, under_way, chunking, side)
+    }
+
+    /// Gives what is here of a prompt's start; says whether the transfer is over.
+    pub(in crate::node::worker) fn give(
+        &mut self,
+        chunking: &Chunking,
+        side: &mut Side<'_>,
+    ) -> Result<bool, Broken> {
+        let Some(spec) = self.spec.take() else { return Ok(true) };
+        let tokens = spec.prompt.len() as u32;
+        let taken = side.core.hold_cached(side.now, *spec).map(drop);
+        // The streams that run here are not to wait for all of it.
+        self.taken(taken, tokens, true, chunking, side)
+    }
+
+    fn taken(
+        &mut self,
+        taken: Result<(), Refusal>,
+        tokens: u32,
+        beside: bool,
+        chunking: &Chunking,
+        side: &mut Side<'_>,
+    ) -> Result<bool, Broken> {
         let event = match taken {
             Ok(()) => {
                 let most = chunking.message_pages(tokens);
-                let most = if under_way { most.min(BESIDE_STEPS) } else { most };
-                self.end.pace(chunking.flush_pages(), most);
+                self.end.pace(chunking.flush_pages(), if beside { most.min(BESIDE_STEPS) } else { most });
                 SenderEvent::Submitted
             }
             Err(refusal) => SenderEvent::RefusedLocally(code(&refusal)),

@@ -11,14 +11,22 @@ impl Transfers {
     /// A message came from the other end of a transfer.
     pub(in crate::node::worker) fn mail(&mut self, mail: KvMail, side: &mut Side<'_>) -> Result<(), Broken> {
         let KvMail { id, key, from, message, .. } = mail;
-        if let KvMessage::Ask { asked, spec, takes } = message {
+        if let KvMessage::Ask { asked, spec, takes, held, prefix } = message {
             // One that is here already in another part (a placement never does that) is not computed twice.
             if self.entries.contains_key(&id) {
                 side.send(&from, id, key, KvMessage::Cancel);
                 return Ok(());
             }
             let mut end = Sending::new(self.limits, (key, takes), asked, spec, from);
-            if !end.start(&self.chunking, side)? {
+            let over = if held {
+                end.give(&self.chunking, side)?
+            } else {
+                let (holder, held) = self.holder(end.spec(), prefix);
+                let over = end.start(&self.chunking, held, side)?;
+                self.expect_held(id, holder, side.core);
+                over
+            };
+            if !over {
                 self.entries.insert(id, Entry::Sending(Box::new(end)));
             }
             return Ok(());

@@ -66,6 +66,9 @@ impl Transfers {
         side: &mut Side<'_>,
     ) -> Result<(), Broken> {
         let page = self.layout.page_tokens;
+        if let Some(holder) = self.held.remove(&id) {
+            return self.ask_holder(id, holder, (pages, cached / page), tokens, side);
+        }
         if side.fetches.has(id) && cached / page >= tokens / page {
             // Every full page is here.
             self.entries.remove(&id);
@@ -82,6 +85,7 @@ impl Transfers {
 
     /// All that another worker would compute is here.
     fn not_needed(&mut self, id: Id, side: &mut Side<'_>) -> Result<(), Broken> {
+        self.held.remove(&id);
         self.at(id, side, |end, side| match end {
             Entry::Receiving(end) => end.dropped(side).map(|()| true),
             Entry::Waiting { .. } | Entry::Sending(_) => Ok(true),
@@ -93,6 +97,7 @@ impl Transfers {
         let failed = reason.is_some();
         side.fetches.end(id, Err(reason.unwrap_or_else(|| "it was called off".to_owned())));
         side.offloads.end(side.now, id, End::Withdrawn);
+        self.drop_holder(id, side)?;
         self.at(id, side, |end, side| match end {
             Entry::Waiting { .. } => Ok(true),
             Entry::Receiving(end) => end.dropped(side).map(|()| true),

@@ -31,7 +31,10 @@ impl Transfers {
     pub(in crate::node::worker) fn awaited(&self) -> impl Iterator<Item = Id> {
         self.entries.iter().filter_map(|(id, entry)| match entry {
             Entry::Sending(end) => end.takes().map(|attempt| (id.0, attempt)),
-            Entry::Waiting { .. } | Entry::Receiving(_) => Some(*id),
+            Entry::Waiting { .. } | Entry::Receiving(_) => match id.1.fetched_for() {
+                Some(attempt) => Some((id.0, attempt)).filter(|id| !self.sends(*id)),
+                None => Some(*id),
+            },
         })
     }
 }
