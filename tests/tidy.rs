@@ -11,7 +11,7 @@ const LONGEST: usize = 500;
 /// As many may a file have that drives cores in the simulator: what is longer decides something, and that belongs to a core.
 const LONGEST_DRIVER: usize = 100;
 /// Where those are.
-const DRIVERS: [&str; 1] = ["sim/src/node"];
+const DRIVERS: [&str; 2] = ["sim/src/node", "sim/src/world"];
 /// What stands at the top besides dotfiles and `*.md`.
 const TOP: [&str; 13] = [
     "Cargo.toml",
