@@ -50,9 +50,9 @@ fn what_is_fetched_is_not_computed_and_answers_are_the_same() {
         assert_eq!(with.report.finished, 120, "{:?}", with.report);
         assert_eq!(with.answers, without.answers);
         let (less, more) = (computed(&with), computed(&without));
-        assert!(less + 10_000 < more, "{less} tokens computed, {more} without");
+        assert!(less + 5_000 < more, "{less} tokens computed, {more} without");
         let (more, less) = (with.report.prefix_hit_rate, without.report.prefix_hit_rate);
-        assert!(more > less + 0.03, "{more} of the prompts' tokens were not computed, {less} without");
+        assert!(more > less + 0.02, "{more} of the prompts' tokens were not computed, {less} without");
         assert!(with.handoffs.committed() > without.handoffs.committed() + 10);
         assert_eq!(with.handoffs.outcomes.len(), 1, "{:?}", with.handoffs);
         let fetched = |run: &Run| {
