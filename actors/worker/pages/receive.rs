@@ -303,7 +303,7 @@ impl Receiving {
             ReceiverEffect::Done(done) => {
                 let peer =
                     self.seat.as_ref().map_or(self.args.address.clone(), |s| s.peer().worker.to_string());
-                report(End::Receiver, &id.0.to_string(), &peer, &done);
+                report(End::Receiver, &id.0.to_string(), &peer, !self.args.wanted.held, &done);
             }
         }
     }

@@ -288,7 +288,8 @@ impl Sending {
             }
             SenderEffect::Done(done) => {
                 self.tell(KvMsg::Release { id, taken: done.outcome == Outcome::Committed });
-                report(End::Sender, &id.0.to_string(), &self.lane.peer().worker.to_string(), &done);
+                let peer = self.lane.peer().worker.to_string();
+                report(End::Sender, &id.0.to_string(), &peer, !self.held, &done);
             }
         }
     }
