@@ -326,6 +326,7 @@ impl Outbox {
     }
 
     /// Sends a message to another node, the one that the event is for.
+    #[inline(always)]
     pub fn send(&mut self, message: Event) {
         self.sent.push((self.from, Way::Link, message));
     }
@@ -336,6 +337,7 @@ impl Outbox {
     }
 
     /// Schedules an event after `span`.
+    #[inline(always)]
     pub fn after(&mut self, span: Span, event: Event) {
         self.sent.push((self.from, Way::After(span), event));
     }

@@ -17,7 +17,7 @@ use crate::event::{Came, ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
 use crate::network::{self, Addr, Network};
 use crate::node::worker::Handoffs;
 use crate::node::{Controller, Gateway, History, Placed, Worker, Workers};
-use crate::queue::Queue;
+use crate::queue::{Place, Queue};
 use crate::report::{Glance, Left, Probe, Report, Tally};
 use crate::scenario::{Cluster, Fault, Scenario};
 use crate::trace::Trace;
@@ -151,27 +151,21 @@ impl World {
     pub fn run(mut self) -> Result<Run, SimError> {
         let seed = self.scenario.seed;
         let mut last = Time::ZERO;
-        while let Some((now, mut event)) = self.queue.pop() {
+        while let Some((now, mut place)) = self.queue.due() {
             if self.network.links().is_some() {
-                let Some(arrived) = self.network.arrive(event) else { continue };
-                event = arrived;
+                let Some(arrived) = self.queue.take(place).and_then(|event| self.network.arrive(event))
+                else {
+                    continue;
+                };
+                place = self.queue.keep(arrived);
             }
-            // A timer of a request that is over is no event: it neither counts nor makes the run longer.
-            if matches!(event, Event::Timer(id) | Event::Leave(id) | Event::Read(id) if !self.gateway.is_live(id))
-            {
+            let Some(event) = self.queue.at(place) else { continue };
+            if self.is_nothing(event) {
+                self.queue.forget(place);
                 continue;
             }
-            // Nor is one of a transfer.
-            if let Event::KvTimer(worker, request, attempt) = &event
-                && !self
-                    .process(worker)
-                    .and_then(|w| self.workers.get(&w))
-                    .is_some_and(|w| w.has_transfer((*request, *attempt)))
-            {
-                continue;
-            }
-            // A tick for what waits no more neither.
-            let idle = match &event {
+            // A tick for what waits no more does not make the run longer.
+            let idle = match event {
                 Event::ControllerTick => self.controller.core().next_deadline().is_none(),
                 Event::StandInTick => self.stand_in.core().next_deadline().is_none(),
                 Event::Worker(_, message) => message.is_routine(),
@@ -179,16 +173,16 @@ impl World {
                 _ => false,
             };
             last = if idle { last } else { now };
-            self.trace.record(now, &event);
+            self.trace.record(now, event);
+            self.probe.see(now, event, &self.gateway, &self.controller, &self.workers);
+            self.out.from = network::place(event).unwrap_or(Addr::Gateway);
             // Of those that follow nothing, just one is on its way.
             if matches!(event, Event::Arrive(_, Came::ByItself))
                 && let Some(next) = self.clients.next()?
             {
                 self.queue.push(next.at.max(now), Event::Arrive(Box::new(next), Came::ByItself));
             }
-            self.probe.see(now, &event, &self.gateway, &self.controller, &self.workers);
-            self.out.from = network::place(&event).unwrap_or(Addr::Gateway);
-            let applied = self.apply(now, event).and_then(|()| self.check());
+            let applied = self.happen(now, place).and_then(|()| self.check());
             applied.map_err(|broken| SimError::broken(broken, now, seed))?;
             if self.gateway.has_ended() {
                 self.follow(now)?;
@@ -223,6 +217,18 @@ impl World {
         Ok(Run { report, answers, placements, prefilled, handoffs, roles, lost_messages })
     }
 
+    /// A timer of a request that is over is no event, nor is one of a transfer: it neither counts nor makes the run longer.
+    fn is_nothing(&self, event: &Event) -> bool {
+        match event {
+            Event::Timer(id) | Event::Leave(id) | Event::Read(id) => !self.gateway.is_live(*id),
+            Event::KvTimer(worker, request, attempt) => !self
+                .process(worker)
+                .and_then(|w| self.workers.get(&w))
+                .is_some_and(|w| w.has_transfer((*request, *attempt))),
+            _ => false,
+        }
+    }
+
     /// What follows the requests that have just ended comes when it does.
     fn follow(&mut self, now: Time) -> Result<(), SimError> {
         for (id, answer) in self.gateway.take_ended() {
@@ -233,6 +239,27 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Messages are copied once: from where they are kept to whom they are for.
+    fn happen(&mut self, now: Time, place: Place) -> Result<(), Broken> {
+        match self.queue.at_mut(place) {
+            Some(Event::Gateway(message)) => {
+                let message = std::mem::replace(message, GatewayMsg::ControllerLost);
+                self.queue.forget(place);
+                self.gateway.handle(now, message, &mut self.out)
+            }
+            Some(Event::Controller(message)) => {
+                let message = std::mem::replace(message, ControllerMsg::GatewayLeft(0));
+                self.queue.forget(place);
+                self.meet(Addr::Controller, &message);
+                self.controller.handle(now, message, &mut self.out)
+            }
+            _ => match self.queue.take(place) {
+                Some(event) => self.apply(now, event),
+                None => Ok(()),
+            },
+        }
     }
 
     fn apply(&mut self, now: Time, event: Event) -> Result<(), Broken> {
