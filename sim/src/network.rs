@@ -472,7 +472,7 @@ fn no_link(now: Time, from: Addr, event: Event, queue: &mut Queue) {
     match (from, message) {
         (
             Addr::Gateway,
-            WorkerMsg::Submit(spec, _) | WorkerMsg::Fetch(spec, _) | WorkerMsg::Take(spec, ..),
+            WorkerMsg::Submit(spec, ..) | WorkerMsg::Fetch(spec, _) | WorkerMsg::Take(spec, ..),
         ) => {
             queue.push(now, Event::Gateway(GatewayMsg::Unreachable(spec.id, worker)));
         }

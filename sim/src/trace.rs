@@ -46,10 +46,14 @@ impl Trace {
             Event::Worker(worker, message) => {
                 self.worker(worker);
                 match message {
-                    WorkerMsg::Submit(spec, prefill) => {
+                    WorkerMsg::Submit(spec, prefill, prefix) => {
                         self.request(10, spec.id, spec.attempt);
                         if let Some(worker) = prefill {
                             self.worker(worker);
+                        }
+                        if let Some(prefix) = prefix {
+                            self.worker(&prefix.from);
+                            self.add(prefix.tokens.into());
                         }
                         self.prompt(spec);
                         let resumed = spec.resumed.iter().flat_map(|r| &r.tokens);

@@ -41,7 +41,8 @@ impl Session {
             choice.granted = spec.allowance(resumed);
         }
         let (worker, prefill) = (plan.worker.clone(), plan.prefill.clone());
-        fx.push(SessionEffect::Submit { worker, prefill, spec: Box::new(spec) });
+        let fetch = plan.fetch;
+        fx.push(SessionEffect::Submit { worker, prefill, fetch, spec: Box::new(spec) });
         self.at = Some(plan.worker);
         self.prefill = plan.prefill;
     }

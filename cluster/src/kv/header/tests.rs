@@ -94,6 +94,8 @@ fn ask(spec: usize, layout: PageLayout) -> KvHeader {
         window: 8,
         spec: vec![3; spec],
         takes: None,
+        held: true,
+        prefix: None,
     }
 }
 
