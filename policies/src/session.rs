@@ -86,7 +86,7 @@ pub enum SessionEffect {
         /// The worker that computes the prompt for it; none: it does so itself.
         prefill: Option<WorkerId>,
         /// What whoever computes the prompt fetches of it from another worker.
-        fetch: Option<Prefix>,
+        fetch: Option<Box<Prefix>>,
         /// What.
         spec: Box<RequestSpec>,
     },

@@ -16,7 +16,7 @@ fn class(role: WorkerRole, count: u32) -> NodeClass {
 fn scenario(nodes: Vec<NodeClass>) -> Scenario {
     let mut scenario = Scenario { seed: 5, nodes, ..Scenario::default() };
     let w = &mut scenario.workload;
-    (w.requests, w.rate, w.groups, w.shared_prefix) = (120, 20.0, 5, 1000);
+    (w.requests, w.rate, w.groups, w.shared_prefix) = (120, 20.0, 12, 1000);
     w.prompt = Lengths::Uniform { min: 1100, max: 2000 };
     w.output = Lengths::Exponential { mean: 30, max: 100 };
     let c = &mut scenario.cluster;

@@ -210,7 +210,7 @@ pub enum ToWorker {
         /// The worker that computes its prompt; none: this one does.
         prefill: Option<WorkerId>,
         /// What whoever computes the prompt fetches of it from another worker.
-        fetch: Option<Prefix>,
+        fetch: Option<Box<Prefix>>,
     },
     /// Fetch the pages of a running request from the worker that computes it, which goes on; answered by
     /// [`ToGateway::Fetched`].

@@ -35,7 +35,7 @@ pub(super) struct Chosen {
     /// Who computes the prompt.
     pub(super) prefill: Prefill,
     /// What that one fetches of it.
-    pub(super) fetch: Option<Prefix>,
+    pub(super) fetch: Option<Box<Prefix>>,
 }
 
 impl Free {
@@ -284,7 +284,7 @@ impl Placement {
         computes: Option<&WorkerId>,
         said: &Consultation,
         stages: &mut [Stage],
-    ) -> Option<Prefix> {
+    ) -> Option<Box<Prefix>> {
         let mut heard = None;
         for (asked, stage) in said.asked.iter().zip(stages) {
             let fetch = computes.and_then(|computes| asked.said()?.fetch(computes));
@@ -292,7 +292,9 @@ impl Placement {
             let Some(fetch) = fetch.filter(|fetch| self.workers.get(&fetch.from).is_some()) else { continue };
             stage.fetches(fetch);
             if asked.mode == PolicyMode::Prod {
-                heard.get_or_insert_with(|| Prefix { from: fetch.from.clone(), tokens: fetch.tokens });
+                heard.get_or_insert_with(|| {
+                    Box::new(Prefix { from: fetch.from.clone(), tokens: fetch.tokens })
+                });
             }
         }
         heard

@@ -162,7 +162,7 @@ pub struct Plan {
     /// The worker that computes the prompt for it; none: it does so itself.
     pub prefill: Option<WorkerId>,
     /// What whoever computes the prompt fetches of it from another worker.
-    pub fetch: Option<Prefix>,
+    pub fetch: Option<Box<Prefix>>,
     /// Why, for logs and the client: `least-loaded`, `only-worker`, …
     pub why: &'static str,
     /// What was thought on the way there: of each policy that was asked, in their order, and of the choice itself.

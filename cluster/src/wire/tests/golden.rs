@@ -405,7 +405,7 @@ fn to_worker() {
             gateway: gateway.clone(),
             spec: Box::new(handed),
             prefill: Some(to.clone()),
-            fetch: Some(Prefix { from: to, tokens: 640 }),
+            fetch: Some(Box::new(Prefix { from: to, tokens: 640 })),
         },
         "030301fd010000000000edfe070101fc00ca9a3b0101fb2c010002773109026731fd010000000000edfe0701016d0101000010 \
          010200 00000000 0000803f 00 00000000 0000803f 00000000 00000000 00 00 00 01 00 40 010173 010174 fbdc05 01 02773109 01 02773109 fb8002",

@@ -43,7 +43,7 @@ impl Gateway {
                 self.places.tell(request, ControllerMsg::Prefilled(request, attempt), out);
             }
             SessionEffect::Submit { worker, prefill, fetch, spec } => {
-                tell(worker, WorkerMsg::Submit(spec, prefill, fetch.map(Box::new)), out);
+                tell(worker, WorkerMsg::Submit(spec, prefill, fetch), out);
             }
             SessionEffect::CancelAt { worker, request, attempt } => {
                 tell(worker, WorkerMsg::Cancel(request, attempt), out);

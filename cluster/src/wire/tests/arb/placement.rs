@@ -79,8 +79,8 @@ pub(super) fn kv_peer() -> impl Strategy<Value = KvPeer> {
     })
 }
 
-pub(super) fn prefix() -> impl Strategy<Value = Prefix> {
-    (worker(), any::<u32>()).prop_map(|(from, tokens)| Prefix { from, tokens })
+pub(super) fn prefix() -> impl Strategy<Value = Box<Prefix>> {
+    (worker(), any::<u32>()).prop_map(|(from, tokens)| Box::new(Prefix { from, tokens }))
 }
 
 pub(super) fn placement_effect() -> impl Strategy<Value = PlacementEffect> {
