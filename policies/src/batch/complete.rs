@@ -284,6 +284,8 @@ impl Batch {
     }
 }
 
+#[cold]
+#[inline(never)]
 pub(super) fn missing(choice: u32) -> String {
     format!("the engine drew no token for choice {choice}")
 }

@@ -305,6 +305,8 @@ impl Session {
     }
 
     /// Leaves the current attempt and places the rest of the request again; fails with `failure` when no retry is left.
+    #[cold]
+    #[inline(never)]
     pub(super) fn retry(&mut self, now: Time, failure: Failure, running: bool, fx: &mut Vec<SessionEffect>) {
         if self.retries >= self.config.retry_limit {
             return self.end(Some(failure), running, fx);
