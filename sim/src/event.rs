@@ -330,6 +330,7 @@ impl Outbox {
     }
 
     /// Sends a message to another node, the one that the event is for.
+    #[inline(always)]
     pub fn send(&mut self, message: Event) {
         self.sent.push((self.from, Way::Link, message));
     }
@@ -340,6 +341,7 @@ impl Outbox {
     }
 
     /// Schedules an event after `span`.
+    #[inline(always)]
     pub fn after(&mut self, span: Span, event: Event) {
         self.sent.push((self.from, Way::After(span), event));
     }

@@ -261,6 +261,8 @@ impl Batch {
         true
     }
 
+    #[cold]
+    #[inline(never)]
     pub(super) fn fail_request(&mut self, key: Key, reason: String) {
         if let Some(request) = self.remove_request(key, Some(&reason)) {
             let (id, attempt) = (request.spec.id, request.spec.attempt);

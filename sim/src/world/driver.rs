@@ -4,13 +4,34 @@ use policies::invariant::Broken;
 use policies::time::Time;
 
 use super::World;
-use crate::event::Event;
+use crate::event::{ControllerMsg, Event, GatewayMsg};
 use crate::network::Addr;
+use crate::queue::Place;
 use crate::workload::Arrival;
 
 impl World {
-    /// An event happens.
-    pub(super) fn apply(&mut self, now: Time, event: Event) -> Result<(), Broken> {
+    /// An event happens. Messages are copied once: from where they are kept to whom they are for.
+    pub(super) fn happen(&mut self, now: Time, place: Place) -> Result<(), Broken> {
+        match self.queue.at_mut(place) {
+            Some(Event::Gateway(message)) => {
+                let message = std::mem::replace(message, GatewayMsg::ControllerLost);
+                self.queue.forget(place);
+                self.gateway.handle(now, message, &mut self.out)
+            }
+            Some(Event::Controller(message)) => {
+                let message = std::mem::replace(message, ControllerMsg::GatewayLeft(0));
+                self.queue.forget(place);
+                self.meet(Addr::Controller, &message);
+                self.controller.handle(now, message, &mut self.out)
+            }
+            _ => match self.queue.take(place) {
+                Some(event) => self.apply(now, event),
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn apply(&mut self, now: Time, event: Event) -> Result<(), Broken> {
         let out = &mut self.out;
         match event {
             Event::Arrive(arrival, _) => self.arrive(now, *arrival),

@@ -15,24 +15,27 @@ impl World {
     pub fn run(mut self) -> Result<Run, SimError> {
         let seed = self.scenario.seed;
         let mut last = Time::ZERO;
-        while let Some((now, mut event)) = self.queue.pop() {
+        while let Some((now, mut place)) = self.queue.due() {
             if self.network.links().is_some() {
-                let Some(arrived) = self.network.arrive(event) else { continue };
-                event = arrived;
+                let event = self.queue.take(place);
+                let Some(arrived) = event.and_then(|event| self.network.arrive(event)) else { continue };
+                place = self.queue.keep(arrived);
             }
-            if self.is_nothing(&event) {
+            let Some(event) = self.queue.at(place) else { continue };
+            if self.is_nothing(event) {
+                self.queue.forget(place);
                 continue;
             }
-            if !self.is_idle(&event) {
+            if !self.is_idle(event) {
                 last = now;
             }
-            self.trace.record(now, &event);
+            self.trace.record(now, event);
+            self.probe.see(now, event, &self.gateway, &self.controller, &self.workers);
+            self.out.from = network::place(event).unwrap_or(Addr::Gateway);
             if matches!(event, Event::Arrive(_, Came::ByItself)) {
                 self.next_arrival(now)?;
             }
-            self.probe.see(now, &event, &self.gateway, &self.controller, &self.workers);
-            self.out.from = network::place(&event).unwrap_or(Addr::Gateway);
-            let applied = self.apply(now, event).and_then(|()| self.check());
+            let applied = self.happen(now, place).and_then(|()| self.check());
             applied.map_err(|broken| SimError::broken(broken, now, seed))?;
             if self.gateway.has_ended() {
                 self.follow(now)?;
