@@ -123,6 +123,6 @@ fn the_choice_without_a_controller_is_told_too() {
     cluster.until_whole();
     wait_for("c1 to be asked again", || {
         let served = super::ask(&client, &completion("somebody leads", 2));
-        (served.body["stages"][0]["stages"].as_array()?.len() == 4).then_some(())
+        (served.body["stages"][0]["stages"].as_array()?.len() == 5).then_some(())
     });
 }
