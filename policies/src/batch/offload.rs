@@ -71,8 +71,7 @@ impl Batch {
                     found.push(WaitingPrompt { key, tokens: len, missing, ahead });
                 }
             }
-            let elsewhere = matches!(self.requests[self.seqs[key].request].transfer, Transfer::Receive(_));
-            ahead += if elsewhere { 0 } else { u64::from(missing) };
+            ahead += u64::from(missing - self.coming(key, len - missing));
             pages += len.div_ceil(page_tokens);
             slots -= 1;
         }

@@ -272,6 +272,13 @@ impl Batch {
         }
     }
 
+    /// Of a waiting sequence, of which the first `cached` tokens are here, those that are computed or held elsewhere.
+    pub(super) fn coming(&self, key: Key, cached: u32) -> u32 {
+        let seq = &self.seqs[key];
+        let elsewhere = self.requests[seq.request].transfer.elsewhere();
+        elsewhere.map_or(0, |elsewhere| elsewhere.coming(seq.len(), cached))
+    }
+
     /// A sequence has its pages: says whether it waits for their content now.
     pub(super) fn waits_for_content(&mut self, key: Key) -> bool {
         let seq = &self.seqs[key];

@@ -150,6 +150,18 @@ fn what_is_here_already_is_not_asked_for() {
     assert_eq!(two.copied, 0);
 }
 
+/// What waits for its start counts for whoever comes after it with what is left.
+#[test]
+fn what_is_computed_ahead_leaves_out_what_is_held_elsewhere() {
+    let mut two = Two::new(200);
+    let (first, second) = (spec(1, 7, 9 * PAGE), spec(2, 8, 5 * PAGE));
+    two.add(&first, Held { tokens: 6 * PAGE, least: PAGE });
+    two.asks.add(&second);
+    let found = two.asks.with(|asks, _| asks.waiting_prompts(PAGE, 1));
+    let ahead: Vec<_> = found.iter().map(|prompt| (prompt.key.request, prompt.ahead)).collect();
+    assert_eq!(ahead, [(second.id, u64::from(3 * PAGE))]);
+}
+
 #[test]
 fn a_holder_without_the_start_says_so_and_keeps_nothing() {
     let mut two = Two::new(200);
