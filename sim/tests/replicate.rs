@@ -7,6 +7,8 @@ use sim::{Run, Scenario, simulate};
 
 #[path = "storms/calm.rs"]
 mod calm;
+#[path = "storms/weather.rs"]
+mod weather;
 
 fn class(role: WorkerRole, count: u32) -> NodeClass {
     NodeClass { role, count, ..NodeClass::default() }
@@ -100,16 +102,7 @@ fn storm(seed: u64) -> Scenario {
     let w = &mut scenario.workload;
     (w.requests, w.rate, w.leave, w.deadline) = (60, 30.0, 0.1, Dur::from_secs(20));
     scenario.cluster.pages = [300, 700, 2000][seed as usize / 3 % 3];
-    scenario.cluster.detect = Dur::from_millis(100);
-    // So slow that pages are under way whenever something happens.
-    scenario.network.bandwidth = Some(config::Size(400_000_000));
-    (scenario.network.jitter, scenario.network.loss) = (Dur::from_millis(2), 0.005);
-    scenario.network.detect_spread = Dur::from_millis(50);
-    let random = &mut scenario.random_faults.random;
-    (random.crashes, random.partitions, random.resets) = (3, 3, 3);
-    (random.freezes, random.slow_nodes, random.slow_links) = (1, 1, 2);
-    (random.within, random.lasting) = (Dur::from_secs(3), Dur::from_millis(400));
-    random.all_roles = seed % 2 == 1;
+    weather::storm(&mut scenario);
     scenario
 }
 

@@ -14,7 +14,7 @@ use crate::event::{Event, Outbox};
 use crate::report::tally::{Seen, Tally};
 
 impl Gateway {
-    /// A request arrives, from a client that reads what it gets at once or, for now, not at all.
+    /// A request arrives, from a client that reads what it gets at once, or nothing until [`Gateway::read`] says so.
     ///
     /// # Errors
     /// A broken invariant of its session.
