@@ -44,8 +44,8 @@ pub enum GatewayMsg {
     Tick,
     /// `[gateway]` from now on.
     SetLimits(GatewayConfig),
-    /// Whose requests are taken from now on.
-    SetKeys(Arc<Keys>),
+    /// Whose requests are taken from now on; answered when it is so.
+    SetKeys(Arc<Keys>, RpcReplyPort<()>),
     /// Takes no new requests; those under way go on.
     Drain,
 }

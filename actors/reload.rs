@@ -128,10 +128,29 @@ impl Reloader {
             }
             return Err(error);
         }
-        let gateway = next.gateway.clone();
-        self.doors.to_own_gateways(|| GatewayMsg::SetLimits(gateway.clone()));
-        self.doors.to_own_gateways(|| GatewayMsg::SetKeys(Arc::clone(&keys)));
+        self.set_gateways(&next, &keys).await?;
         Ok(Report { reloaded: true, applied, needs_restart, error: None })
+    }
+
+    /// What this node's gateways go by. A key that has left the file is good for nothing when this is done: whoever
+    /// reloads may rely on that.
+    async fn set_gateways(&self, next: &Config, keys: &Arc<Keys>) -> Result<(), String> {
+        let mut told = Vec::new();
+        self.doors.to_own_gateways(|| GatewayMsg::SetLimits(next.gateway.clone()));
+        self.doors.to_own_gateways(|| {
+            let (reply, answer) = oneshot();
+            told.push(answer);
+            GatewayMsg::SetKeys(Arc::clone(keys), reply.into())
+        });
+        for answer in told {
+            // One that ends instead comes up again with what counts now.
+            if tokio::time::timeout(SWAP, answer).await.is_err() {
+                return Err(
+                    "the gateway has not taken the new keys and limits yet, and will; try again".to_owned()
+                );
+            }
+        }
+        Ok(())
     }
 
     /// The policies inside this node's worker. One that is being loaded gets them when it is started.
@@ -184,7 +203,62 @@ fn differ(at: &str, a: &serde_json::Value, b: &serde_json::Value, keys: &mut Vec
 
 #[cfg(test)]
 mod tests {
+    use ractor::{Actor, ActorProcessingErr, ActorRef};
+
     use super::*;
+
+    /// A gateway that is busy when it is told of new keys: it takes them when the test says so.
+    struct Busy;
+
+    impl Actor for Busy {
+        type Msg = GatewayMsg;
+        type State = (Arc<tokio::sync::Notify>, Arc<tokio::sync::Notify>);
+        type Arguments = Self::State;
+
+        async fn pre_start(
+            &self,
+            _: ActorRef<GatewayMsg>,
+            notes: Self::State,
+        ) -> Result<Self::State, ActorProcessingErr> {
+            Ok(notes)
+        }
+
+        async fn handle(
+            &self,
+            _: ActorRef<GatewayMsg>,
+            message: GatewayMsg,
+            (asked, go_on): &mut Self::State,
+        ) -> Result<(), ActorProcessingErr> {
+            if let GatewayMsg::SetKeys(_, reply) = message {
+                asked.notify_one();
+                go_on.notified().await;
+                reply.send(()).unwrap();
+            }
+            Ok(())
+        }
+    }
+
+    /// A key that was taken out of the file was still good for requests that came right after the answer.
+    #[tokio::test]
+    async fn a_reload_is_over_when_the_gateway_has_the_new_keys() {
+        let doors = Doors::default();
+        let notes: (Arc<tokio::sync::Notify>, Arc<tokio::sync::Notify>) = Default::default();
+        let (gateway, ended) = Actor::spawn(None, Busy, notes.clone()).await.unwrap();
+        doors.add_gateway("g".into(), gateway.get_derived());
+        let (overrides, environment) = (Overrides::default(), [("HOME", "/nowhere")].into_iter().collect());
+        let config = Arc::new(config::load(&overrides, &environment).unwrap());
+        let reloader = Reloader::new(overrides, environment, config, doors);
+        let mut reload = Box::pin(reloader.reload("a test"));
+        tokio::select! {
+            report = &mut reload => panic!("over before the gateway has the keys: {report:?}"),
+            () = notes.0.notified() => {}
+        }
+        notes.1.notify_one();
+        let report = reload.await;
+        assert!(report.reloaded, "{report:?}");
+        gateway.stop(None);
+        ended.await.unwrap();
+    }
 
     #[test]
     fn keys_that_differ_are_named_whole() {

@@ -13,6 +13,8 @@ mod aborts;
 mod migrate;
 // Workers that change their roles.
 mod roles;
+// The start of a prompt that another worker holds.
+mod fetch;
 // The real model.
 mod real;
 

@@ -8,6 +8,10 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 
 /// Lines of code that a file may have; blank lines, comments and tests are not counted.
 const LONGEST: usize = 500;
+/// As many may a file have that drives cores in the simulator: what is longer decides something, and that belongs to a core.
+const LONGEST_DRIVER: usize = 100;
+/// Where those are.
+const DRIVERS: [&str; 2] = ["sim/src/node", "sim/src/world"];
 /// What stands at the top besides dotfiles and `*.md`.
 const TOP: [&str; 13] = [
     "Cargo.toml",
@@ -273,6 +277,23 @@ fn files_are_short() {
         .map(|(file, lines)| format!("{}: {} lines", file.display(), lines.len()))
         .collect();
     none("files with too many lines of code", &long);
+}
+
+#[test]
+fn drivers_of_the_simulator_are_thin() {
+    let code = code();
+    let is_driver = |file: &Path| DRIVERS.iter().any(|folder| file.with_extension("").starts_with(folder));
+    let drivers: Vec<_> = code.iter().filter(|(file, _)| is_driver(file)).collect();
+    for folder in DRIVERS {
+        let many = drivers.iter().filter(|(file, _)| file.starts_with(folder)).count();
+        assert!(many > 3, "{folder} has {many} files: are its drivers elsewhere?");
+    }
+    let long: Vec<String> = drivers
+        .iter()
+        .filter(|(_, lines)| lines.len() > LONGEST_DRIVER)
+        .map(|(file, lines)| format!("{}: {} lines", file.display(), lines.len()))
+        .collect();
+    none("drivers with too many lines of code", &long);
 }
 
 #[test]

@@ -8,13 +8,14 @@ use cluster::port::PeerDoors;
 use cluster::wire::{Message, ToController, ToGateway, ToWorker, TraceContext, WorkerAd, seal};
 use config::ids::{NodeId, WorkerId};
 use engine::ModelCard;
-use policies::placement::KvPeer;
+use policies::placement::{KvPeer, Prefix};
 use ractor::{ActorRef, DerivedActorRef};
 use tracing::error;
 
 use super::{ControllerMsg, GatewayMsg, WorkerMsg};
 use crate::clock;
 use crate::membership::MembershipMsg;
+use crate::worker::pages::HeldAt;
 
 /// Hands a message that is for sessions to them, without the hop through their door; gives back what is for the door.
 #[derive(Clone)]
@@ -162,6 +163,12 @@ impl Doors {
     #[must_use]
     pub fn kv_peer(&self, worker: &WorkerId) -> Option<KvPeer> {
         self.read(|known| known.offers.get(worker)?.info.kv.clone())
+    }
+
+    /// Where the start of a prompt can be asked for; none where its worker exchanges no pages, or is not there.
+    #[must_use]
+    pub fn held_at(&self, prefix: &Prefix) -> Option<HeldAt> {
+        self.kv_peer(&prefix.from).map(|peer| HeldAt { address: peer.address, tokens: prefix.tokens })
     }
 
     /// Keeps a model's card for the other roles of this process.

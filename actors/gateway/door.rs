@@ -197,7 +197,11 @@ impl Actor for Door {
             }
             GatewayMsg::Tick => fetches.ask_again(&shared.doors, &shared.node),
             GatewayMsg::SetLimits(limits) => shared.set_limits(limits),
-            GatewayMsg::SetKeys(keys) => shared.set_keys(keys),
+            GatewayMsg::SetKeys(keys, reply) => {
+                shared.set_keys(keys);
+                // Whoever reloads may wait no more.
+                let _ = reply.send(());
+            }
             GatewayMsg::Drain => shared.draining.store(true, Ordering::Relaxed),
         }
         Ok(())

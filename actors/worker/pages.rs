@@ -105,6 +105,15 @@ pub struct Prefilled {
     pub pages: Vec<(u32, PageBuf)>,
 }
 
+/// The start of a prompt at another worker.
+#[derive(Clone, Debug)]
+pub struct HeldAt {
+    /// Where that worker takes questions.
+    pub address: String,
+    /// Tokens of it, as far as is known.
+    pub tokens: u32,
+}
+
 /// What page sets ask of the scheduler.
 #[derive(Debug)]
 pub enum KvMsg {
@@ -118,6 +127,15 @@ pub enum KvMsg {
         takes: Option<Attempt>,
         /// The other worker has pages for it.
         reserved: bool,
+        /// What a third worker holds of it.
+        prefix: Option<HeldAt>,
+        /// Who is told.
+        set: ActorRef<PageSetMsg>,
+    },
+    /// Give away what is here of a prompt's start.
+    Hold {
+        /// That start, as a request.
+        spec: Box<RequestSpec>,
         /// Who is told.
         set: ActorRef<PageSetMsg>,
     },

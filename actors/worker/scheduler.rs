@@ -248,11 +248,12 @@ impl SchedulerState {
                 | SchedulerMsg::Tick
         );
         match message {
-            SchedulerMsg::Wire(ToWorker::Submit { to: _, gateway, prefill, spec }) => {
+            SchedulerMsg::Wire(ToWorker::Submit { to: _, gateway, prefill, fetch, spec }) => {
                 let (request, attempt) = (spec.id, spec.attempt);
                 // One that is not known (any more) computes nothing: the prompt is computed here.
                 let peer = prefill.and_then(|worker| self.outbox.doors.kv_peer(&worker));
-                let result = self.transfers.submit(&mut self.core, now, *spec, peer, None);
+                let prefix = fetch.and_then(|fetch| self.outbox.doors.held_at(&fetch));
+                let result = self.transfers.submit(&mut self.core, now, *spec, (peer, None), prefix);
                 debug!(request = %request, attempt = %attempt, ?result, "submitted");
                 if result.is_ok() {
                     self.sets.add((request, attempt));
@@ -263,7 +264,7 @@ impl SchedulerState {
                 let (request, attempt) = (spec.id, spec.attempt);
                 // One that is lost meanwhile gives nothing: the rest is computed here.
                 let peer = self.outbox.doors.kv_peer(&from);
-                let result = self.transfers.submit(&mut self.core, now, *spec, peer, Some(takes));
+                let result = self.transfers.submit(&mut self.core, now, *spec, (peer, Some(takes)), None);
                 debug!(request = %request, attempt = %attempt, ?result, "to be taken over");
                 if result.is_ok() {
                     self.sets.add((request, attempt));

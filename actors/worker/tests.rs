@@ -12,6 +12,7 @@ fn submit(to: &WorkerId, number: u64) -> Msg {
         gateway: "g".into(),
         spec: Box::new(spec),
         prefill: None,
+        fetch: None,
     }))
 }
 

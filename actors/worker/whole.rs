@@ -63,7 +63,7 @@ impl Actor for Whole {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             // Its KV is its own: it computes every prompt itself.
-            SchedulerMsg::Wire(ToWorker::Submit { to: _, gateway, prefill: _, spec }) => {
+            SchedulerMsg::Wire(ToWorker::Submit { to: _, gateway, prefill: _, fetch: _, spec }) => {
                 let (request, attempt) = (spec.id, spec.attempt);
                 let result = if state.draining {
                     Err(policies::batch::Refusal::Draining)

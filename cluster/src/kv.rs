@@ -43,7 +43,7 @@ pub use crate::wire::handoff::{decode_drawn, decode_spec, encode_drawn, encode_s
 pub use dial::{KvDialError, dial};
 pub use error::KvError;
 pub use frame::{KV_VERSION, MAX_BODY_BYTES, MAX_HEADER_BYTES, MAX_PAGES, MAX_SPEC_BYTES, max_pages};
-pub use header::{ArchivedKvHeader, CheckedHeader, Kind, KvHeader, RefusalCode, WireLayout};
+pub use header::{ArchivedKvHeader, CheckedHeader, Kind, KvHeader, RefusalCode, WireLayout, WirePrefix};
 pub use link::{Closer, Inbound, KvLink, KvRecv, KvSend, Outbound};
 pub use listen::{KvEvent, KvListenError, KvListener};
 pub use local::LocalLink;

@@ -183,6 +183,21 @@ impl Attempt {
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
+
+    /// Set in the name of a fetch. No request is tried so often.
+    const FETCH: u32 = 1 << 31;
+
+    /// The name under which what another worker holds of this try's prompt travels, beside the try itself.
+    #[must_use]
+    pub const fn fetch(self) -> Self {
+        Self(self.0 | Self::FETCH)
+    }
+
+    /// Of a fetch, the try that it is for.
+    #[must_use]
+    pub const fn fetched_for(self) -> Option<Self> {
+        if self.0 & Self::FETCH == 0 { None } else { Some(Self(self.0 & !Self::FETCH)) }
+    }
 }
 
 impl fmt::Display for Attempt {

@@ -48,7 +48,7 @@ pub use model::{Dtype, Isq, ModelConfig};
 pub use node::NodeConfig;
 pub use policy::{
     CacheAwareConfig, DisaggregateConfig, Mode, PoliciesConfig, PrefillFallback, PrefixIndex,
-    SessionAffinityConfig,
+    ReplicateConfig, SessionAffinityConfig,
 };
 pub use pool::PoolConfig;
 pub use role::{Role, RoleSet, WorkerRole};

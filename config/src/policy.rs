@@ -10,9 +10,11 @@ use crate::units::Dur;
 
 mod cache_aware;
 mod disaggregate;
+mod replicate;
 
 pub use cache_aware::{CacheAwareConfig, PrefixIndex};
 pub use disaggregate::{DisaggregateConfig, PrefillFallback};
+pub use replicate::ReplicateConfig;
 
 /// The policies that exist, each with its table. A table alone does nothing: the list says which are asked, and in which
 /// order.
@@ -25,6 +27,8 @@ pub struct PoliciesConfig {
     pub session_affinity: SessionAffinityConfig,
     /// `[policy.disaggregate]`
     pub disaggregate: DisaggregateConfig,
+    /// `[policy.replicate]`
+    pub replicate: ReplicateConfig,
 }
 
 /// What is done with what a policy says.
@@ -93,7 +97,7 @@ impl Default for SessionAffinityConfig {
 
 impl PoliciesConfig {
     /// The names that `cluster.cluster-policies` may list.
-    pub const NAMES: [&'static str; 3] = ["cache-aware", "session-affinity", "disaggregate"];
+    pub const NAMES: [&'static str; 4] = ["cache-aware", "session-affinity", "disaggregate", "replicate"];
 
     /// The first name of a list of policies that is not allowed there, with the rule that it breaks.
     #[must_use]
@@ -125,6 +129,7 @@ impl PoliciesConfig {
             affinity.idle_timeout,
             "use more than 0s",
         )?;
-        self.disaggregate.validate()
+        self.disaggregate.validate()?;
+        self.replicate.validate()
     }
 }

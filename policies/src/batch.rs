@@ -52,6 +52,8 @@ mod keep;
 mod kv_work;
 mod transfer;
 
+mod held;
+
 mod lend;
 
 mod offload;
@@ -60,6 +62,7 @@ mod view;
 
 mod check;
 
+pub use held::Held;
 pub use kv_work::{KvWork, SetAside};
 pub use limits::BatchConfig;
 pub use offload::WaitingPrompt;

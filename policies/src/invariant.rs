@@ -3,6 +3,7 @@
 //! Each core has a `check` that gives back the first broken invariant. Tests and the simulator call [`enforce`] after
 //! every event and panic; a serving process counts and goes on, since a wrong count is better than a dead node.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A broken invariant: its name and what was seen.
@@ -39,12 +40,21 @@ pub fn enforce(result: Result<(), Broken>) -> Option<Broken> {
     Some(broken)
 }
 
+/// What [`ensure_invariant!`] says. Kept out of the checks themselves: they are on the path of each token, and code that never
+/// runs would take the room in the instruction cache of code that does.
+#[cold]
+#[inline(never)]
+#[must_use]
+pub fn broken(name: &'static str, detail: fmt::Arguments<'_>) -> Broken {
+    Broken { name, detail: detail.to_string() }
+}
+
 /// `Err(Broken)` with a formatted detail unless the condition holds.
 #[macro_export]
 macro_rules! ensure_invariant {
     ($cond:expr, $name:literal, $($detail:tt)+) => {
         if !$cond {
-            return Err($crate::invariant::Broken { name: $name, detail: format!($($detail)+) });
+            return Err($crate::invariant::broken($name, format_args!($($detail)+)));
         }
     };
 }

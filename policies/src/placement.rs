@@ -40,7 +40,7 @@ mod types;
 pub use pair::KvPeer;
 pub use route::{Route, RouteNote};
 pub use types::{
-    Choice, PlaceRequest, PlacementConfig, PlacementEffect, Plan, PolicyView, PolicyWork, Rejection,
+    Choice, PlaceRequest, PlacementConfig, PlacementEffect, Plan, PolicyView, PolicyWork, Prefix, Rejection,
     SwitchCause, Ticket, WorkerInfo, WorkerView,
 };
 

@@ -21,6 +21,7 @@ use crate::time::{Span, Time};
 
 pub mod cache_aware;
 pub mod disaggregate;
+pub mod replicate;
 pub mod session_affinity;
 
 pub mod configured;
@@ -222,6 +223,9 @@ pub struct Opinion {
     /// What it says besides in case that the request goes to this or that worker; the word, the text and the figures of
     /// the verdict on the worker that is chosen are recorded in place of those above.
     pub verdicts: Vec<Verdict>,
+    /// What is fetched from other workers in case that this or that one computes the prompt; the word, the text and the
+    /// figures of the one that does are recorded in place of those above.
+    pub fetches: Box<[Fetch]>,
     /// Prompt tokens that need not be computed since it was heard, over the least loaded worker; negative where it costs
     /// some.
     pub saved: Option<i64>,
@@ -239,6 +243,21 @@ impl Opinion {
     pub fn verdict(&self, worker: &WorkerId) -> Option<&Verdict> {
         self.verdicts.iter().find(|verdict| verdict.worker == *worker)
     }
+}
+
+/// What is to be fetched from another worker in case that one certain worker computes the prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fetch {
+    /// Who computes the prompt.
+    pub to: WorkerId,
+    /// Who holds its start.
+    pub from: WorkerId,
+    /// Tokens of that, as far as is known.
+    pub tokens: u32,
+    /// As [`Opinion::why`].
+    pub why: String,
+    /// As [`Opinion::numbers`].
+    pub numbers: Vec<(&'static str, f64)>,
 }
 
 /// What a policy says of a request in case that it goes to one certain worker.

@@ -206,6 +206,21 @@ impl RequestSpec {
         self
     }
 
+    /// What is asked of a worker that holds the prompt's start: its full pages within the first `tokens` tokens, as a
+    /// request of its own ([`Attempt::fetch`]) of which nothing is to be computed.
+    #[must_use]
+    pub fn held_prefix(&self, tokens: u32, page_tokens: u32) -> Self {
+        let page = page_tokens.max(1) as usize;
+        let pages = (tokens as usize).min(self.prompt.len()) / page;
+        Self {
+            attempt: self.attempt.fetch(),
+            hashes: self.hashes[..self.hashes.len().min(pages)].into(),
+            tenant: self.tenant.clone(),
+            deadline: self.deadline,
+            ..Self::plain(self.id, self.model.clone(), &self.prompt[..pages * page], 1)
+        }
+    }
+
     /// How many tokens `choice` may have before anything is granted: those that it has, and what is left of its
     /// credit. [`u32::MAX`] where there is no limit.
     #[must_use]

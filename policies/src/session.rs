@@ -13,7 +13,7 @@ use config::ids::{Attempt, RequestId, WorkerId};
 use crate::batch::TokenEvent;
 use crate::ensure_invariant;
 use crate::invariant::Broken;
-use crate::placement::PlaceRequest;
+use crate::placement::{PlaceRequest, Prefix};
 use crate::request::{Finish, Logprobs, RequestSpec, Token};
 use crate::time::{Span, Time};
 
@@ -85,6 +85,8 @@ pub enum SessionEffect {
         worker: WorkerId,
         /// The worker that computes the prompt for it; none: it does so itself.
         prefill: Option<WorkerId>,
+        /// What whoever computes the prompt fetches of it from another worker.
+        fetch: Option<Box<Prefix>>,
         /// What.
         spec: Box<RequestSpec>,
     },

@@ -8,7 +8,7 @@ use policies::batch::{BatchEffect, BatchLoad, Refusal};
 use policies::kv::PageHash;
 use policies::kv::events::KvEvent;
 use policies::kv::handoff::{Asked, RefusalCode, TransferKey};
-use policies::placement::{PlaceRequest, PlacementEffect, WorkerInfo};
+use policies::placement::{PlaceRequest, PlacementEffect, Prefix, WorkerInfo};
 use policies::request::RequestSpec;
 use policies::step::{Drawn, StepOutcome};
 use policies::time::{Span, Time};
@@ -141,8 +141,8 @@ pub enum ControllerMsg {
 /// Messages to a worker.
 #[derive(Clone, Debug)]
 pub enum WorkerMsg {
-    /// Serve a request, whose prompt this worker is to compute; none: the one that it goes to.
-    Submit(Box<RequestSpec>, Option<WorkerId>),
+    /// Serve a request, whose prompt this worker is to compute; none: the one that it goes to. And what that one fetches of it.
+    Submit(Box<RequestSpec>, Option<WorkerId>, Option<Box<Prefix>>),
     /// Stop an attempt.
     Cancel(RequestId, Attempt),
     /// Stop one choice of it.
@@ -207,6 +207,10 @@ pub enum KvMessage {
         spec: Box<RequestSpec>,
         /// Or give away what runs there as this attempt.
         takes: Option<Attempt>,
+        /// Or only what is there of it, and compute nothing.
+        held: bool,
+        /// Who holds the start of what is to be computed.
+        prefix: Option<Box<Prefix>>,
     },
     /// To the receiver: it will be done.
     Accepted,
@@ -326,6 +330,7 @@ impl Outbox {
     }
 
     /// Sends a message to another node, the one that the event is for.
+    #[inline(always)]
     pub fn send(&mut self, message: Event) {
         self.sent.push((self.from, Way::Link, message));
     }
@@ -336,6 +341,7 @@ impl Outbox {
     }
 
     /// Schedules an event after `span`.
+    #[inline(always)]
     pub fn after(&mut self, span: Span, event: Event) {
         self.sent.push((self.from, Way::After(span), event));
     }

@@ -107,7 +107,15 @@ pub fn place(event: &Event) -> Option<Addr> {
 /// The number of a worker: the digits at the end of its node's name.
 #[must_use]
 pub fn index_of(worker: &WorkerId) -> u32 {
-    let digits = worker.node.as_str().bytes().rev().map(|byte| u32::from(byte.wrapping_sub(b'0')));
+    let name = worker.node.as_str().as_bytes();
+    // As the simulator names them, and each event asks several times.
+    if let &[b'w', a, b, c, d, e] = name {
+        let digits = [a, b, c, d, e].map(|byte| u32::from(byte.wrapping_sub(b'0')));
+        if digits.iter().all(|digit| *digit < 10) {
+            return digits.iter().fold(0, |number, digit| number * 10 + digit);
+        }
+    }
+    let digits = name.iter().rev().map(|byte| u32::from(byte.wrapping_sub(b'0')));
     let (mut number, mut unit) = (0_u32, 1_u32);
     for digit in digits.take_while(|digit| *digit < 10) {
         number = number.wrapping_add(digit.wrapping_mul(unit));
@@ -464,7 +472,7 @@ fn no_link(now: Time, from: Addr, event: Event, queue: &mut Queue) {
     match (from, message) {
         (
             Addr::Gateway,
-            WorkerMsg::Submit(spec, _) | WorkerMsg::Fetch(spec, _) | WorkerMsg::Take(spec, ..),
+            WorkerMsg::Submit(spec, ..) | WorkerMsg::Fetch(spec, _) | WorkerMsg::Take(spec, ..),
         ) => {
             queue.push(now, Event::Gateway(GatewayMsg::Unreachable(spec.id, worker)));
         }

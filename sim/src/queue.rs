@@ -12,16 +12,23 @@ use crate::event::Event;
 ///
 /// Most are in order when they come: messages, which all take the same time where nothing else is said, and the deadlines
 /// of requests. They wait in lanes, first in, first out. Whatever would be out of order there goes into a heap.
+///
+/// What moves is small: an event itself stays where it was put until it happens, since a copy of something so large that
+/// has just been written takes longer than all the rest.
 #[derive(Debug, Default)]
 pub struct Queue {
-    messages: VecDeque<(Key, Event)>,
+    messages: VecDeque<Entry>,
     timers: VecDeque<(Key, RequestId)>,
-    /// What moves when the order changes is small; the events themselves stay where they are.
+    /// The next of all others, in order, the very next last; none of those in the heap comes before any of them.
+    soon: Vec<Entry>,
     heap: BinaryHeap<Entry>,
     events: Vec<Option<Event>>,
     vacant: Vec<u32>,
     seq: u64,
 }
+
+/// So few are put in order by a look at each.
+const SOON: usize = 16;
 
 /// When; then class in the upper eight bits, and arrival.
 type Key = (Time, u64);
@@ -29,53 +36,115 @@ type Key = (Time, u64);
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     key: Key,
-    /// Where the event is.
-    place: u32,
+    place: Place,
 }
+
+/// Where an event is that is due, until it is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(u32);
 
 impl Queue {
     /// Puts an event in.
+    #[inline]
     pub fn push(&mut self, at: Time, event: Event) {
         self.seq += 1;
         let class = event.class();
         let key = (at, u64::from(class) << 56 | self.seq);
-        match event {
-            Event::Timer(request) if self.timers.back().is_none_or(|(last, _)| *last < key) => {
-                self.timers.push_back((key, request));
-            }
-            event if class == Event::MESSAGE && self.messages.back().is_none_or(|(last, _)| *last < key) => {
-                self.messages.push_back((key, event));
-            }
-            event => self.push_anywhere(key, event),
+        if let Event::Timer(request) = event
+            && self.timers.back().is_none_or(|(last, _)| *last < key)
+        {
+            return self.timers.push_back((key, request));
+        }
+        let entry = Entry { key, place: self.keep(event) };
+        if class == Event::MESSAGE && self.messages.back().is_none_or(|last| last.key < key) {
+            self.messages.push_back(entry);
+        } else {
+            self.push_anywhere(entry);
         }
     }
 
-    fn push_anywhere(&mut self, key: Key, event: Event) {
-        let place = if let Some(place) = self.vacant.pop() {
-            self.events[place as usize] = Some(event);
-            place
-        } else {
-            self.events.push(Some(event));
-            self.events.len() as u32 - 1
+    fn push_anywhere(&mut self, entry: Entry) {
+        let is_soon = match self.soon.first() {
+            Some(latest) => entry.key < latest.key || self.heap.is_empty(),
+            None => self.heap.is_empty(),
         };
-        self.heap.push(Entry { key, place });
+        if !is_soon {
+            return self.heap.push(entry);
+        }
+        let behind = self.soon.iter().rev().take_while(|other| other.key < entry.key).count();
+        self.soon.insert(self.soon.len() - behind, entry);
+        if self.soon.len() > SOON {
+            let latest = self.soon.remove(0);
+            self.heap.push(latest);
+        }
+    }
+
+    /// Keeps an event that is due now.
+    #[inline]
+    pub fn keep(&mut self, event: Event) -> Place {
+        match self.vacant.pop() {
+            Some(place) => {
+                self.events[place as usize] = Some(event);
+                Place(place)
+            }
+            None => {
+                self.events.push(Some(event));
+                Place(self.events.len() as u32 - 1)
+            }
+        }
+    }
+
+    /// The next event, which is to be taken before the next is asked for.
+    pub fn due(&mut self) -> Option<(Time, Place)> {
+        const NEVER: Key = (Time::NEVER, u64::MAX);
+        let message = self.messages.front().map_or(NEVER, |entry| entry.key);
+        let timer = self.timers.front().map_or(NEVER, |(key, _)| *key);
+        let other = self.soon.last().map_or(NEVER, |entry| entry.key);
+        if timer < message.min(other) {
+            let ((at, _), request) = self.timers.pop_front()?;
+            return Some((at, self.keep(Event::Timer(request))));
+        }
+        let next = if message < other { self.messages.pop_front() } else { self.pop_anywhere() };
+        next.map(|entry| (entry.key.0, entry.place))
+    }
+
+    fn pop_anywhere(&mut self) -> Option<Entry> {
+        let next = self.soon.pop();
+        if self.soon.is_empty() {
+            self.soon.extend(self.heap.pop());
+        }
+        next
+    }
+
+    /// An event that has not been taken.
+    #[must_use]
+    pub fn at(&self, place: Place) -> Option<&Event> {
+        self.events[place.0 as usize].as_ref()
+    }
+
+    /// As [`Queue::at`].
+    pub fn at_mut(&mut self, place: Place) -> Option<&mut Event> {
+        self.events[place.0 as usize].as_mut()
+    }
+
+    /// Takes an event out.
+    #[inline]
+    pub fn take(&mut self, place: Place) -> Option<Event> {
+        self.vacant.push(place.0);
+        self.events[place.0 as usize].take()
+    }
+
+    /// Drops an event.
+    #[inline]
+    pub fn forget(&mut self, place: Place) {
+        self.vacant.push(place.0);
+        self.events[place.0 as usize] = None;
     }
 
     /// Takes the next event out.
     pub fn pop(&mut self) -> Option<(Time, Event)> {
-        const NEVER: Key = (Time::NEVER, u64::MAX);
-        let message = self.messages.front().map_or(NEVER, |(key, _)| *key);
-        let timer = self.timers.front().map_or(NEVER, |(key, _)| *key);
-        let other = self.heap.peek().map_or(NEVER, |entry| entry.key);
-        if message < timer.min(other) {
-            return self.messages.pop_front().map(|((at, _), event)| (at, event));
-        }
-        if timer < other {
-            return self.timers.pop_front().map(|((at, _), request)| (at, Event::Timer(request)));
-        }
-        let Entry { key: (at, _), place } = self.heap.pop()?;
-        self.vacant.push(place);
-        self.events[place as usize].take().map(|event| (at, event))
+        let (at, place) = self.due()?;
+        self.take(place).map(|event| (at, event))
     }
 }
 

@@ -46,10 +46,14 @@ impl Trace {
             Event::Worker(worker, message) => {
                 self.worker(worker);
                 match message {
-                    WorkerMsg::Submit(spec, prefill) => {
+                    WorkerMsg::Submit(spec, prefill, prefix) => {
                         self.request(10, spec.id, spec.attempt);
                         if let Some(worker) = prefill {
                             self.worker(worker);
+                        }
+                        if let Some(prefix) = prefix {
+                            self.worker(&prefix.from);
+                            self.add(prefix.tokens.into());
                         }
                         self.prompt(spec);
                         let resumed = spec.resumed.iter().flat_map(|r| &r.tokens);
@@ -313,6 +317,10 @@ impl Trace {
 
     fn text(&mut self, text: &str) {
         self.add(text.len() as u64);
+        // The name of a worker, mostly.
+        if let &[a, b, c, d, e, f] = text.as_bytes() {
+            return self.add(u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
+        }
         let bytes = |chunk: &[u8]| chunk.iter().fold(0, |word, &byte| (word << 8) | u64::from(byte));
         text.as_bytes().chunks(8).for_each(|chunk| self.add(bytes(chunk)));
     }

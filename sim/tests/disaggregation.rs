@@ -6,6 +6,9 @@ use proptest::prelude::*;
 use sim::scenario::{Fault, FaultKind, Faults, Lengths, NodeClass};
 use sim::{Run, Scenario, simulate};
 
+#[path = "storms/weather.rs"]
+mod weather;
+
 fn class(role: WorkerRole, count: u32) -> NodeClass {
     NodeClass { role, count, ..NodeClass::default() }
 }
@@ -119,16 +122,7 @@ fn storms_hold_over_prefill_and_decode_workers() {
         (scenario.workload.requests, scenario.workload.rate) = (60, 30.0);
         scenario.workload.output = Lengths::Exponential { mean: 30, max: 100 };
         scenario.workload.deadline = Dur::from_secs(20);
-        scenario.cluster.detect = Dur::from_millis(100);
-        // So slow that pages are under way whenever something happens.
-        scenario.network.bandwidth = Some(config::Size(400_000_000));
-        (scenario.network.jitter, scenario.network.loss) = (Dur::from_millis(2), 0.005);
-        scenario.network.detect_spread = Dur::from_millis(50);
-        let random = &mut scenario.random_faults.random;
-        (random.crashes, random.partitions, random.resets) = (3, 3, 3);
-        (random.freezes, random.slow_nodes, random.slow_links) = (1, 1, 2);
-        (random.within, random.lasting) = (Dur::from_secs(3), Dur::from_millis(400));
-        random.all_roles = seed % 2 == 1;
+        weather::storm(&mut scenario);
         let run = simulate(&scenario).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let whole = simulate(&Scenario { random_faults: Faults::default(), ..unified(&scenario) }).unwrap();
         assert_eq!((run.report.requests, whole.report.finished), (60, 60), "seed {seed}");

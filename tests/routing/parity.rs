@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 use super::{PAGE, Routed, Served, ask, completion, text, with};
 use crate::harness::wait_for;
 
+// Streams that move, and a worker that leaves.
+mod moves;
+
 const WORKERS: [&str; 3] = ["w1", "w2", "w3"];
 
 /// A worker and, of each stage, policy, mode, action and why, without names.
@@ -27,8 +30,8 @@ fn neutral(why: &str) -> String {
         .collect()
 }
 
-fn live(body: &Value) -> Placed {
-    let placement = &body["stages"][0];
+/// What a live node says of a placement.
+fn live(placement: &Value) -> Placed {
     let word = |stage: &Value, key: &str| neutral(stage[key].as_str().unwrap());
     let stages = placement["stages"].as_array().unwrap();
     let stages = stages.iter().map(|s| ["policy", "mode", "action", "why"].map(|key| word(s, key))).collect();
@@ -56,7 +59,7 @@ impl Recorded {
         self.cluster.settle();
         let body = with(&with(&completion(prompt, tokens), json!({"ignore_eos": true})), fields);
         let served = ask(&self.cluster["g1"].client(), &body);
-        self.placed.push(live(&served.body));
+        self.placed.push(live(&served.body["stages"][0]));
         served
     }
 
@@ -81,7 +84,8 @@ impl Recorded {
         assert_eq!(run.report.finished, self.placed.len() as u64);
         assert_eq!(run.placements.len(), self.placed.len());
         for (i, (live, placements)) in self.placed.iter().zip(run.placements.values()).enumerate() {
-            assert_eq!(live, &simulated(placements), "request {i}");
+            let [simulated] = &placements[..] else { panic!("placed once: {placements:?}") };
+            assert_eq!(live, &self::simulated(simulated), "request {i}");
         }
         let used: std::collections::BTreeSet<usize> = self.placed.iter().map(|(worker, _)| *worker).collect();
         assert_eq!(used.len(), WORKERS.len(), "every worker has a part in it");
@@ -89,8 +93,7 @@ impl Recorded {
     }
 }
 
-fn simulated(placements: &[sim::node::Placed]) -> Placed {
-    let [(worker, stages)] = placements else { panic!("placed once: {placements:?}") };
+fn simulated((worker, stages): &sim::node::Placed) -> Placed {
     let stage =
         |s: &policies::policy::Stage| [s.policy.as_str(), s.mode.as_str(), &s.action, &s.why].map(neutral);
     (number(&worker.to_string()), stages.iter().map(stage).collect())

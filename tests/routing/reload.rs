@@ -295,8 +295,8 @@ fn b89_background_work_survives_reloads() {
     for i in 0..10 {
         ask(&client, &completion(&text(&format!("after {i}"), 50), 2));
     }
-    // Three policies and the placement itself.
-    assert_eq!(filed.cluster["c1"].figure(DECISIONS), before + 40.0);
+    // Four policies and the placement itself.
+    assert_eq!(filed.cluster["c1"].figure(DECISIONS), before + 50.0);
 
     let named = [("x-session-id", "forgotten soon")];
     let request = completion(&text("session", 50), 2);

@@ -22,7 +22,7 @@ fn assert_stages(stages: &Value, prompts: usize) {
         assert_eq!(placement["attempt"], 0);
         assert!(placement["worker"].as_str().unwrap().starts_with('w'), "{placement}");
         let of: Vec<&Value> = placement["stages"].as_array().unwrap().iter().map(|s| &s["policy"]).collect();
-        let all = ["cache-aware", "session-affinity", "pd_disaggregation", "placement"];
+        let all = ["cache-aware", "session-affinity", "pd_disaggregation", "replicate", "placement"];
         assert_eq!(of, all, "in the order of the list");
         for policy in all {
             let stage = stage(placement, policy);
@@ -123,6 +123,6 @@ fn the_choice_without_a_controller_is_told_too() {
     cluster.until_whole();
     wait_for("c1 to be asked again", || {
         let served = super::ask(&client, &completion("somebody leads", 2));
-        (served.body["stages"][0]["stages"].as_array()?.len() == 4).then_some(())
+        (served.body["stages"][0]["stages"].as_array()?.len() == 5).then_some(())
     });
 }

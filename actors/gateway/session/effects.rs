@@ -47,10 +47,10 @@ impl SessionState {
                     doors.to_placer(&former, ToController::Release { request: id, attempt });
                 }
             }
-            SessionEffect::Submit { worker, prefill, spec } => {
+            SessionEffect::Submit { worker, prefill, fetch, spec } => {
                 self.track.update(|held| held.worker = Some(worker.clone()));
                 let gateway = self.shared.node.clone();
-                let submit = ToWorker::Submit { to: worker.clone(), gateway, spec, prefill };
+                let submit = ToWorker::Submit { to: worker.clone(), gateway, spec, prefill, fetch };
                 if !doors.to_worker(&worker, submit) {
                     self.core.worker_lost(now, &worker, more);
                 }

@@ -172,6 +172,7 @@ impl Actor for ControllerStub {
                         let plan = Plan {
                             worker: world.worker.clone(),
                             prefill: None,
+                            fetch: None,
                             why: "only-worker",
                             stages: std::sync::Arc::default(),
                         };

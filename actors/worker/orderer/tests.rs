@@ -104,7 +104,13 @@ impl Rig {
         let props = [("priority".to_owned(), Prop::Int(priority))].into_iter().collect();
         let spec = RequestSpec { props: Arc::new(props), ..request(number, max_tokens) };
         let to = WorkerId::new("w".into(), 1);
-        let submit = ToWorker::Submit { to, gateway: GATEWAY.into(), spec: Box::new(spec), prefill: None };
+        let submit = ToWorker::Submit {
+            to,
+            gateway: GATEWAY.into(),
+            spec: Box::new(spec),
+            prefill: None,
+            fetch: None,
+        };
         self.scheduler.cast(SchedulerMsg::Wire(submit)).unwrap();
     }
 

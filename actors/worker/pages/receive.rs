@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use cluster::kv::{self, ArchivedKvHeader, Inbound, KvHeader, PageBuf};
+use cluster::kv::{self, ArchivedKvHeader, Inbound, KvHeader, PageBuf, WirePrefix};
 use config::ids::{Attempt, RequestId};
 use policies::kv::handoff::{HandoffConfig, Receiver, ReceiverEffect, ReceiverEvent, TransferKey, Wanted};
 use policies::kv::{Fingerprint, PageHash, PageLayout};
@@ -13,7 +13,7 @@ use ractor::ActorRef;
 use tracing::{debug, warn};
 
 use super::report::{End, report};
-use super::{KvMsg, PageSetMsg, are_of, from_wire, plain};
+use super::{HeldAt, KvMsg, PageSetMsg, are_of, from_wire, plain};
 use crate::clock;
 use crate::kv::{KvPortMsg, Seat};
 use crate::worker::scheduler::SchedulerMsg;
@@ -25,6 +25,8 @@ pub struct ReceiveArgs {
     pub(crate) wanted: Wanted,
     /// What is asked for runs at the other worker as this attempt, and goes on here.
     pub(crate) takes: Option<Attempt>,
+    /// A third worker holds the start of what is asked for.
+    pub(crate) prefix: Option<HeldAt>,
     /// The request has its pages.
     pub(crate) reserved: bool,
     pub(crate) limits: HandoffConfig,
@@ -247,6 +249,12 @@ impl Receiving {
                     window,
                     spec,
                     takes: self.args.takes.map(|attempt| attempt.0),
+                    held: self.args.wanted.held,
+                    prefix: self
+                        .args
+                        .prefix
+                        .take()
+                        .map(|at| WirePrefix { address: at.address, tokens: at.tokens }),
                 });
                 let (to, set) = (self.args.address.clone(), myself.clone());
                 if self.args.port.cast(KvPortMsg::Open { to, transfer, set }).is_err() {
@@ -295,7 +303,7 @@ impl Receiving {
             ReceiverEffect::Done(done) => {
                 let peer =
                     self.seat.as_ref().map_or(self.args.address.clone(), |s| s.peer().worker.to_string());
-                report(End::Receiver, &id.0.to_string(), &peer, &done);
+                report(End::Receiver, &id.0.to_string(), &peer, !self.args.wanted.held, &done);
             }
         }
     }

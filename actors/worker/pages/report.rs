@@ -22,7 +22,8 @@ impl End {
     }
 }
 
-pub(super) fn report(end: End, request: &str, peer: &str, report: &TransferReport) {
+/// Counts and tells how a transfer ended; `prompt`: another worker was to compute one for it.
+pub(super) fn report(end: End, request: &str, peer: &str, prompt: bool, report: &TransferReport) {
     let (outcome, end_name) = (report.outcome.as_str(), end.as_str());
     metrics::counter!(m::KV_TRANSFERS, "end" => end_name, "outcome" => outcome).increment(1);
     metrics::counter!(m::KV_TRANSFER_BYTES, "end" => end_name).increment(report.bytes);
@@ -32,7 +33,7 @@ pub(super) fn report(end: End, request: &str, peer: &str, report: &TransferRepor
     };
     let prefill = since(Some(report.asked_at), report.last_at);
     let moving = since(report.first_page_at, report.committed_at.or(report.last_at));
-    if matches!(end, End::Receiver) && report.outcome == Outcome::Committed {
+    if prompt && matches!(end, End::Receiver) && report.outcome == Outcome::Committed {
         if let Some(took) = prefill {
             metrics::histogram!(m::PD_PREFILL).record(took.as_secs_f64());
         }

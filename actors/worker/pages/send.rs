@@ -13,7 +13,7 @@ use ractor::ActorRef;
 use tracing::warn;
 
 use super::report::{End, report};
-use super::{KvMsg, PageSetMsg, Prefilled, Provider, hashes, of_refusal, plain, to_wire};
+use super::{HeldAt, KvMsg, PageSetMsg, Prefilled, Provider, hashes, of_refusal, plain, to_wire};
 use crate::clock;
 use crate::kv::{Asked, Lane, Seat};
 use crate::worker::scheduler::SchedulerMsg;
@@ -30,6 +30,10 @@ pub(crate) struct Sending {
     first_page: Option<u32>,
     /// What the other worker takes over is this attempt here.
     takes: Option<Attempt>,
+    /// Only what is here of the prompt is given.
+    held: bool,
+    /// A third worker holds the prompt's start.
+    prefix: Option<HeldAt>,
     /// The other worker had pages when it asked.
     reserved: bool,
     hashes: Arc<[PageHash]>,
@@ -55,6 +59,8 @@ impl Sending {
             window,
             spec,
             takes,
+            held,
+            prefix,
             ..
         } = asked.ask.header()
         else {
@@ -86,6 +92,10 @@ impl Sending {
             spec: Some(spec),
             first_page: want_pages.then_some(first_page),
             takes: takes.as_ref().map(|attempt| Attempt(attempt.to_native())),
+            held: *held,
+            prefix: prefix
+                .as_ref()
+                .map(|at| HeldAt { address: at.address.as_str().to_owned(), tokens: at.tokens.to_native() }),
             reserved: *reserved,
             lane: asked.lane.clone(),
             seat: None,
@@ -216,9 +226,13 @@ impl Sending {
         match effect {
             SenderEffect::Submit => {
                 let Some(spec) = self.spec.take() else { return };
+                if self.held {
+                    return self.tell(KvMsg::Hold { spec, set: myself.clone() });
+                }
+                let prefix = self.prefix.take();
                 let (reserved, takes, set) = (self.reserved, self.takes, myself.clone());
                 let first_page = self.first_page.filter(|_| reserved);
-                self.tell(KvMsg::Prefill { spec, first_page, reserved, takes, set });
+                self.tell(KvMsg::Prefill { spec, first_page, reserved, takes, prefix, set });
             }
             SenderEffect::Accept => self.send(plain(KvHeader::Accepted { transfer, generation }), more).await,
             SenderEffect::Announce => self.send(plain(KvHeader::Begun { transfer, generation }), more).await,
@@ -274,7 +288,8 @@ impl Sending {
             }
             SenderEffect::Done(done) => {
                 self.tell(KvMsg::Release { id, taken: done.outcome == Outcome::Committed });
-                report(End::Sender, &id.0.to_string(), &self.lane.peer().worker.to_string(), &done);
+                let peer = self.lane.peer().worker.to_string();
+                report(End::Sender, &id.0.to_string(), &peer, !self.held, &done);
             }
         }
     }

@@ -58,7 +58,8 @@ impl Rig {
     fn submit(&self, number: u64, prompt: u32, max_tokens: u32) {
         let spec = RequestSpec { prompt: (0..prompt).collect(), ..request(number, max_tokens) };
         let to = WorkerId::new("w".into(), 1);
-        let submit = ToWorker::Submit { to, gateway: "g".into(), spec: Box::new(spec), prefill: None };
+        let submit =
+            ToWorker::Submit { to, gateway: "g".into(), spec: Box::new(spec), prefill: None, fetch: None };
         self.scheduler.cast(SchedulerMsg::Wire(submit)).unwrap();
     }
 

@@ -13,24 +13,27 @@ use engine::KvInfo;
 use engine::host::EngineHost;
 use policies::batch::{Batch, KvWork, Refusal};
 use policies::kv::Fingerprint;
+use policies::kv::handoff::HandoffConfig;
 use policies::kv::handoff::chunking::{ChunkLimits, Chunking, Rates};
-use policies::kv::handoff::{HandoffConfig, TransferKey, Wanted};
 use policies::order::offload::End;
 use policies::placement::KvPeer;
 use policies::request::RequestSpec;
 use policies::time::{Span, Time};
 use ractor::{ActorCell, ActorId, ActorRef};
-use tracing::error;
+use tracing::debug;
 
 use super::SchedulerMsg;
-use super::sets::Sets;
 use crate::kv::KvPortMsg;
-use crate::worker::pages::{self, KvMsg, Pace, PageSetMsg, Prefilled, Provider, ReceiveArgs};
+use crate::worker::pages::{HeldAt, KvMsg, Pace, PageSetMsg, Prefilled, Provider, ReceiveArgs};
+use asking::Source;
 use fetches::Fetches;
+use held::Holder;
 use offloads::Offloads;
 
+mod asking;
 mod copies;
 mod fetches;
+mod held;
 mod offloads;
 
 /// Fewer tokens than this many pages hold are computed where they are needed: that takes less than asking.
@@ -77,6 +80,8 @@ pub(super) struct Transfers {
     last: u64,
     fetches: Fetches,
     offloads: Offloads,
+    /// What other workers hold of prompts that are computed here and have no pages yet.
+    held: BTreeMap<Id, Holder>,
     /// Page sets to start.
     starting: Vec<(Id, ReceiveArgs)>,
 }
@@ -84,7 +89,7 @@ pub(super) struct Transfers {
 #[derive(Debug)]
 enum Entry {
     /// The other worker was not asked yet.
-    Waiting { spec: Box<RequestSpec>, peer: KvPeer, takes: Option<Attempt> },
+    Waiting { spec: Box<RequestSpec>, source: Source },
     /// It was asked for the content of the request's pages, which are in the table when there are some.
     Receiving { set: Option<ActorRef<PageSetMsg>>, table: Vec<PageId> },
     /// It is computed for another worker.
@@ -135,6 +140,7 @@ impl Transfers {
             last: 0,
             fetches: Fetches::default(),
             offloads: Offloads::default(),
+            held: BTreeMap::new(),
             starting: Vec::new(),
         }
     }
@@ -162,16 +168,18 @@ impl Transfers {
     }
 
     /// Submits a request, whose prompt the worker at `peer` is to compute, or which runs there as attempt `takes` and goes on
-    /// here.
+    /// here. Whoever computes the prompt asks for what is held of it at `prefix`.
     pub(super) fn submit(
         &mut self,
         core: &mut Batch,
         now: Time,
         spec: RequestSpec,
-        peer: Option<KvPeer>,
-        takes: Option<Attempt>,
+        (peer, takes): (Option<KvPeer>, Option<Attempt>),
+        prefix: Option<HeldAt>,
     ) -> Result<(), Refusal> {
-        let Some(peer) = peer.filter(|_| self.side.is_some()) else { return core.submit(now, spec) };
+        let Some(peer) = peer.filter(|_| self.side.is_some()) else {
+            return self.submit_held(core, now, spec, prefix);
+        };
         // However little a request lacks that runs elsewhere: here it would be computed in the middle of its stream.
         let least = if takes.is_some() { 1 } else { LEAST_PAGES * self.kv.layout.page_tokens };
         let id = (spec.id, spec.attempt);
@@ -182,7 +190,8 @@ impl Transfers {
         } else {
             core.submit_expected(now, spec, least)?;
         }
-        self.entries.insert(id, Entry::Waiting { spec: kept, peer, takes });
+        let source = Source { peer, takes, prefix };
+        self.entries.insert(id, Entry::Waiting { spec: kept, source });
         Ok(())
     }
 
@@ -221,22 +230,25 @@ impl Transfers {
         match news {
             KvWork::Expected { request, attempt, tokens } => {
                 let id = (request, attempt);
-                if let Some(Entry::Waiting { spec, peer, takes }) = self.entries.remove(&id) {
+                if let Some(Entry::Waiting { spec, source }) = self.entries.remove(&id) {
                     self.entries.insert(id, Entry::Receiving { set: None, table: Vec::new() });
-                    self.ask(id, spec, (peer, takes), (None, tokens), worker);
+                    self.ask(id, spec, source, (None, tokens), worker);
                 } else {
                     core.compute_here(now, request, attempt, 0);
                 }
             }
             KvWork::Reserved { request, attempt, pages, cached, tokens } => {
                 let id = (request, attempt);
+                if let Some(holder) = self.held.remove(&id) {
+                    return self.ask_holder(id, holder, pages, (cached, tokens), worker);
+                }
                 if let Some(Entry::Receiving { set: Some(set), table }) = self.entries.get_mut(&id) {
                     *table = pages;
                     // One that has ended is about to say so.
                     let _ = set.cast(PageSetMsg::Reserved { cached: cached / self.kv.layout.page_tokens });
                     return;
                 }
-                let Some(Entry::Waiting { spec, peer, takes }) = self.entries.remove(&id) else {
+                let Some(Entry::Waiting { spec, source }) = self.entries.remove(&id) else {
                     core.compute_here(now, request, attempt, 0);
                     return;
                 };
@@ -247,9 +259,10 @@ impl Transfers {
                     return;
                 }
                 self.entries.insert(id, Entry::Receiving { set: None, table: pages });
-                self.ask(id, spec, (peer, takes), (Some(cached), tokens), worker);
+                self.ask(id, spec, source, (Some(cached), tokens), worker);
             }
             KvWork::NotNeeded { request, attempt } => {
+                self.held.remove(&(request, attempt));
                 if let Some(set) = self.entries.remove(&(request, attempt)).as_ref().and_then(Entry::set) {
                     let _ = set.cast(PageSetMsg::Dropped(None));
                 }
@@ -270,72 +283,10 @@ impl Transfers {
                 let why = reason.clone().unwrap_or_else(|| "it was called off".to_owned());
                 self.fetches.end((request, attempt), Err(why));
                 self.offloads.end(now, (request, attempt), End::Withdrawn);
+                self.drop_holder((request, attempt));
                 if let Some(set) = self.entries.remove(&(request, attempt)).as_ref().and_then(Entry::set) {
                     // One that has ended has dropped it itself.
                     let _ = set.cast(PageSetMsg::Dropped(reason));
-                }
-            }
-        }
-    }
-
-    /// Has a prompt asked for: of a request that has its pages, with so many tokens that are cached, or gets them later.
-    fn ask(
-        &mut self,
-        id: Id,
-        spec: Box<RequestSpec>,
-        (peer, takes): (KvPeer, Option<Attempt>),
-        (cached, tokens): (Option<u32>, u32),
-        worker: &WorkerId,
-    ) {
-        let Some(side) = &self.side else { return };
-        self.last += 1;
-        let page_tokens = self.kv.layout.page_tokens;
-        // What ends with its first token in any case needs no pages.
-        let done = spec.resumed.iter().map(|choice| choice.tokens.len()).max().unwrap_or(0);
-        let wanted = Wanted {
-            tokens,
-            page_tokens,
-            cached_pages: cached.unwrap_or(0) / page_tokens,
-            pages: spec.max_tokens as usize > done + 1,
-        };
-        let args = ReceiveArgs {
-            key: TransferKey { transfer: self.last, generation: worker.incarnation },
-            wanted,
-            takes,
-            reserved: cached.is_some(),
-            limits: side.limits,
-            spec,
-            address: peer.address,
-            fingerprint: self.fingerprint,
-            layout: self.kv.layout,
-            port: side.port.clone(),
-            scheduler: self.scheduler.clone(),
-        };
-        self.starting.push((id, args));
-    }
-
-    /// Starts the page sets that are due.
-    pub(super) async fn start(&mut self, core: &mut Batch, now: Time, sets: &mut Sets) {
-        for (id, args) in std::mem::take(&mut self.starting) {
-            let Some(side) = &self.side else { return };
-            // That of the request, or one of its own for what is fetched ahead of a request.
-            let started = match sets.use_of(id) {
-                Some(set) => {
-                    // One that has ended takes the request with it, of which the scheduler hears next.
-                    let _ = set.cast(PageSetMsg::Receive(Box::new(args)));
-                    Ok(set.clone())
-                }
-                None => pages::receive(args, side.supervisor.clone()).await,
-            };
-            match started {
-                Ok(started) => {
-                    if let Some(Entry::Receiving { set, .. }) = self.entries.get_mut(&id) {
-                        *set = Some(started);
-                    }
-                }
-                Err(e) => {
-                    error!(request = %id.0, error = %e, "a page set does not start");
-                    self.compute_here(core, now, id, 0, "no page set");
                 }
             }
         }
@@ -388,7 +339,7 @@ impl Transfers {
     /// Does what a page set asks for.
     pub(super) fn handle(&mut self, message: KvMsg, core: &mut Batch, host: &EngineHost, now: Time) {
         match message {
-            KvMsg::Prefill { spec, first_page, reserved, takes, set } => {
+            KvMsg::Prefill { spec, first_page, reserved, takes, prefix, set } => {
                 let id = (spec.id, spec.attempt);
                 let tokens = u32::try_from(spec.prompt.len()).unwrap_or(u32::MAX);
                 core.set_transfer_chunk(self.chunking.next_tokens(tokens));
@@ -396,7 +347,14 @@ impl Transfers {
                 let lent = takes.is_some_and(|from| core.lend(now, &spec, from));
                 // Its stream goes on, so that the engine is not to be busy with all its pages at once.
                 let under_way = !lent && spec.resumed.iter().any(|choice| !choice.tokens.is_empty());
-                let taken = if lent { Ok(()) } else { core.submit_prefill(now, *spec, reserved) };
+                let taken = if lent {
+                    Ok(())
+                } else {
+                    let (prefix, held) = self.holder(&spec, prefix);
+                    let taken = core.submit_prefill(now, *spec, reserved, held);
+                    self.expect_held(id, prefix, core);
+                    taken
+                };
                 let most = self.chunking.message_pages(tokens);
                 let result = taken.map(|()| Pace {
                     least: self.chunking.flush_pages(),
@@ -410,6 +368,7 @@ impl Transfers {
                 // A page set that has ended meanwhile has asked for the release too.
                 let _ = set.cast(PageSetMsg::Submitted(result));
             }
+            KvMsg::Hold { spec, set } => self.hold(core, now, *spec, &set),
             KvMsg::Reserve(id) => {
                 // One that is gone has been dropped, which its page set hears next.
                 core.begun(now, id.0, id.1);
@@ -429,6 +388,9 @@ impl Transfers {
             KvMsg::Commit { id, tokens, pages, .. } if self.fetches.has(id) => {
                 let result = if pages { Ok(()) } else { Err("the request is about to end".to_owned()) };
                 self.end_fetch(core, now, id, if pages { tokens } else { 0 }, result);
+            }
+            KvMsg::Commit { id, tokens, .. } if id.1.fetched_for().is_some() => {
+                self.end_holder(core, now, id, tokens);
             }
             KvMsg::Commit { id, tokens, pages, cached, drawn } => {
                 self.entries.remove(&id);
@@ -472,6 +434,10 @@ impl Transfers {
 
     /// Nothing more comes for a request: it is computed here, unless its pages were all that was wanted.
     fn compute_here(&mut self, core: &mut Batch, now: Time, id: Id, tokens: u32, why: &str) {
+        if id.1.fetched_for().is_some() {
+            debug!(request = %id.0, tokens, why, "no more comes of what another worker holds");
+            return self.end_holder(core, now, id, tokens);
+        }
         if self.fetches.has(id) {
             return self.end_fetch(core, now, id, tokens, Err(why.to_owned()));
         }

@@ -7,7 +7,7 @@ use super::error::KvError;
 use super::header::Kind;
 
 /// The format that this build writes and reads. Raised with every change of any byte of any message.
-pub const KV_VERSION: u16 = 2;
+pub const KV_VERSION: u16 = 3;
 
 /// The longest header in bytes; but see [`MAX_SPEC_BYTES`].
 pub const MAX_HEADER_BYTES: usize = 1024 * 1024;

@@ -43,6 +43,10 @@ pub enum KvHeader {
         spec: Vec<u8>,
         /// The receiver takes over what runs at the sender as this attempt; none: a prompt is to be computed.
         takes: Option<u32>,
+        /// Only what the sender holds of the prompt is wanted: it computes nothing.
+        held: bool,
+        /// Who holds the start of the prompt that the sender is to compute, if it is another.
+        prefix: Option<WirePrefix>,
     },
     /// From the sender: the request is being computed.
     Accepted {
@@ -176,6 +180,16 @@ impl From<PageLayout> for WireLayout {
         let PageLayout { page_tokens, layers, kv_heads, head_dim, element_bytes } = layout;
         Self { page_tokens, layers, kv_heads, head_dim, element_bytes }
     }
+}
+
+/// The start of a prompt at a third worker.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+#[rkyv(derive(Debug))]
+pub struct WirePrefix {
+    /// Where that worker takes questions about pages.
+    pub address: String,
+    /// Tokens of the prompt that it holds, as far as is known.
+    pub tokens: u32,
 }
 
 /// Why a sender does not compute a request.

@@ -67,6 +67,8 @@ pub(super) fn one_of_each() -> Vec<KvHeader> {
             window: 16,
             spec: vec![1, 2, 3],
             takes: Some(2),
+            held: false,
+            prefix: Some(WirePrefix { address: "h:1".to_owned(), tokens: 640 }),
         },
         KvHeader::Accepted { transfer, generation },
         KvHeader::Refused {
@@ -129,12 +131,21 @@ pub(super) fn any_header() -> impl Strategy<Value = KvHeader> {
             ids,
             any::<[u8; 32]>(),
             any::<[u32; 7]>(),
-            any::<[bool; 2]>(),
+            any::<[bool; 3]>(),
             vec(any::<u8>(), 0..300),
-            any::<Option<u32>>()
+            any::<Option<u32>>(),
+            proptest::option::of(("[a-z0-9.:]{0,40}", any::<u32>()))
         )
             .prop_map(
-                |([transfer, generation], fingerprint, n, [want_pages, reserved], spec, takes)| {
+                |(
+                    [transfer, generation],
+                    fingerprint,
+                    n,
+                    [want_pages, reserved, held],
+                    spec,
+                    takes,
+                    prefix,
+                )| {
                     KvHeader::Ask {
                         transfer,
                         generation,
@@ -152,6 +163,8 @@ pub(super) fn any_header() -> impl Strategy<Value = KvHeader> {
                         window: n[6],
                         spec,
                         takes,
+                        held,
+                        prefix: prefix.map(|(address, tokens)| WirePrefix { address, tokens }),
                     }
                 }
             ),

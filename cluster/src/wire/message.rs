@@ -7,7 +7,7 @@ use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use policies::batch::{BatchEffect, BatchLoad, Refusal};
 use policies::kv::PageHash;
 use policies::kv::events::KvEvent;
-use policies::placement::{PlaceRequest, PlacementEffect, SwitchCause};
+use policies::placement::{PlaceRequest, PlacementEffect, Prefix, SwitchCause};
 use policies::request::RequestSpec;
 use policies::time::Time;
 
@@ -209,6 +209,8 @@ pub enum ToWorker {
         spec: Box<RequestSpec>,
         /// The worker that computes its prompt; none: this one does.
         prefill: Option<WorkerId>,
+        /// What whoever computes the prompt fetches of it from another worker.
+        fetch: Option<Box<Prefix>>,
     },
     /// Fetch the pages of a running request from the worker that computes it, which goes on; answered by
     /// [`ToGateway::Fetched`].

@@ -174,7 +174,7 @@ fn token(index: u32) -> BatchEffect {
 
 #[test]
 fn a_foreign_version_is_told_before_anything_else_is_looked_at() {
-    for got in [0, 1, 3, 250, 251, u16::MAX] {
+    for got in [0, 1, 2, 4, 250, 251, u16::MAX] {
         let mut bytes = codec::encode(&got).unwrap();
         bytes.extend([0xff; 3]);
         let error = open::<ToNode>(READ, &bytes).unwrap_err();
@@ -273,7 +273,7 @@ fn values_that_no_sender_writes_are_refused() {
         assert!(matches!(beat(roles), Err(WireError::Malformed(why)) if why.contains("roles")), "{roles}");
     }
     // Tags of variants and doors that there are not.
-    for bytes in [[2, 9, 0, 0, 0, 0], [2, 0, 0, 0, 0, 200]] {
+    for bytes in [[3, 9, 0, 0, 0, 0], [3, 0, 0, 0, 0, 200]] {
         assert!(
             matches!(open::<ToNode>(READ, &bytes), Err(WireError::Malformed(why)) if why.contains("tag"))
         );
@@ -282,8 +282,13 @@ fn values_that_no_sender_writes_are_refused() {
 
 #[test]
 fn words_that_this_build_does_not_know_are_read_as_others() {
-    let plan =
-        Plan { worker: worker_id(), prefill: None, why: "a policy of tomorrow", stages: Arc::default() };
+    let plan = Plan {
+        worker: worker_id(),
+        prefill: None,
+        fetch: None,
+        why: "a policy of tomorrow",
+        stages: Arc::default(),
+    };
     let placed = PlacementEffect::Placed { request: request_id(), attempt: Attempt(0), plan };
     let bytes = seal(SENT, &ToGateway::Placement(placed), None).unwrap();
     let (_, read) = open::<ToGateway>(READ, &bytes).unwrap();

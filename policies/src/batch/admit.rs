@@ -79,8 +79,13 @@ impl Batch {
 
     /// The cached pages that a sequence starts with, longest run from the first page.
     pub(super) fn look_up(&mut self, key: Key) -> Vec<PageId> {
-        let page_tokens = self.config.page_tokens;
         let pages = self.reusable(key);
+        self.cached_run(key, pages)
+    }
+
+    /// Of a sequence's first `pages` pages, whose hashes are known, those that are here, from the first one on.
+    pub(super) fn cached_run(&mut self, key: Key, pages: u32) -> Vec<PageId> {
+        let page_tokens = self.config.page_tokens;
         let seq = &self.seqs[key];
         let mut hits: Vec<PageId> = Vec::new();
         for i in 0..pages {

@@ -163,14 +163,14 @@ impl Batch {
         self.totals.drawn_tokens += 1;
         let key = request.key();
         self.order.tell(|| OrderEvent::Computed { key, prefill: 0, drawn: 1 });
-        self.effects.push(BatchEffect::Token(TokenEvent {
-            seq: request.seq_key(choice),
-            index,
-            token: drawn.token,
-            logprobs: drawn.logprobs.clone(),
-            finish,
-            cached_tokens: request.cached.unwrap_or(0),
-        }));
+        let (seq, token) = (request.seq_key(choice), drawn.token);
+        let cached_tokens = request.cached.unwrap_or(0);
+        let event = |logprobs| TokenEvent { seq, index, token, logprobs, finish, cached_tokens };
+        // Most have none, and are then written to where they stay and not copied there.
+        self.effects.push(match &drawn.logprobs {
+            None => BatchEffect::Token(event(None)),
+            some => BatchEffect::Token(event(some.clone())),
+        });
         finish
     }
 
@@ -284,6 +284,8 @@ impl Batch {
     }
 }
 
+#[cold]
+#[inline(never)]
 pub(super) fn missing(choice: u32) -> String {
     format!("the engine drew no token for choice {choice}")
 }

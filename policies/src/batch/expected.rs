@@ -123,7 +123,7 @@ impl Batch {
     fn reserve_early(&mut self) {
         while self.has_slot()
             && let Some(key) = self.next_waiting()
-            && matches!(self.requests[self.seqs[key].request].transfer, Transfer::Receive { .. })
+            && matches!(self.requests[self.seqs[key].request].transfer, Transfer::Receive(_))
         {
             let hits = self.look_up(key);
             let missing = self.seqs[key].len().div_ceil(self.config.page_tokens) - hits.len() as u32;
@@ -137,7 +137,8 @@ impl Batch {
 
     /// Pages of prompts that are computed for workers without room for them; shared ones count as often.
     fn unopened_pages(&self) -> u32 {
-        let with_pages = self.held.values().chain(&self.running).map(|key| &self.seqs[*key]);
+        let with_pages = self.held.values().chain(&self.running).chain(self.receiving.values());
+        let with_pages = with_pages.map(|key| &self.seqs[*key]);
         with_pages.filter(|seq| self.is_unopened(seq.request)).map(|seq| seq.pages.len() as u32).sum()
     }
 

@@ -8,6 +8,7 @@
 
 use config::ids::{Attempt, RequestId};
 
+use super::held::Elsewhere;
 use super::order::tier;
 use super::seq::{Place, Seq};
 use super::slab::Key;
@@ -70,9 +71,7 @@ impl Batch {
                     found.push(WaitingPrompt { key, tokens: len, missing, ahead });
                 }
             }
-            let elsewhere =
-                matches!(self.requests[self.seqs[key].request].transfer, Transfer::Receive { .. });
-            ahead += if elsewhere { 0 } else { u64::from(missing) };
+            ahead += u64::from(missing - self.coming(key, len - missing));
             pages += len.div_ceil(page_tokens);
             slots -= 1;
         }
@@ -96,7 +95,7 @@ impl Batch {
         self.clock = self.clock.max(now);
         let spec = self.asked_of_another(key);
         let request = &mut self.requests[owner];
-        request.transfer = Transfer::Receive { least: 1 };
+        request.transfer = Transfer::Receive(Elsewhere::all(1));
         request.offloaded = true;
         self.start(key, pages, hits.len() as u32 * self.config.page_tokens);
         Some(spec)

@@ -179,7 +179,33 @@ impl Batch {
         }
     }
 
+    /// A decode of a sequence that was decoded at this place of the last plan too, which is how nearly all tokens come: the
+    /// slice stays as it is but for where it is. Says whether it is one.
+    fn decode_again(&mut self, key: Key, tokens: u32, draft: &mut Draft) -> bool {
+        let seq = &self.seqs[key];
+        let Some(slice) = draft.plan.slices.get_mut(draft.used) else { return false };
+        let known = self.spare.copies.get(draft.used) == Some(&(key, seq.pages.changes()));
+        if !known || tokens != 1 || seq.joint || seq.prefilling || seq.len() != seq.computed + 1 {
+            return false;
+        }
+        let ([token], Some(last)) = (&mut slice.tokens[..], seq.output.last()) else { return false };
+        let [Draw { choice, position, history: None, .. }] = &mut slice.draws[..] else { return false };
+        if *choice != seq.choice || slice.prompt_logprobs.is_some() {
+            return false;
+        }
+        (*token, *position, slice.start) = (*last, seq.len(), seq.computed);
+        slice.block_table.extend_from_slice(&seq.pages[slice.block_table.len()..]);
+        let flight = FlightSlice { seq: key, key: slice.seq, tokens, prefill: false, last: true };
+        draft.flight.push(flight);
+        draft.used += 1;
+        draft.budget = draft.budget.saturating_sub(1);
+        true
+    }
+
     fn add_slice(&mut self, key: Key, tokens: u32, draft: &mut Draft) {
+        if self.decode_again(key, tokens, draft) {
+            return;
+        }
         let seq = &self.seqs[key];
         let request = &self.requests[seq.request];
         let choice =

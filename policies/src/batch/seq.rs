@@ -15,20 +15,24 @@ use crate::time::Time;
 
 /// A request from its submission until all of its choices have ended.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Request {
+    // What each token needs comes first.
+    /// How many tokens each choice may have, by what its gateway has granted.
+    pub(super) allowed: Vec<u32>,
+    /// Most tokens of a sequence, prompt included.
+    pub(super) limit: u32,
+    /// Prompt tokens found in the cache at first admission; none before it.
+    pub(super) cached: Option<u32>,
+    /// Its prompt is computed for, or by, another worker.
+    pub(super) transfer: Transfer,
+    pub(super) usage: Usage,
     pub(super) spec: RequestSpec,
     pub(super) choices: Vec<Choice>,
     /// The sequence that computes the prompt for all choices that are [`Choice::Joint`].
     pub(super) joint: Option<Key>,
     /// Choices that have not ended.
     pub(super) live: u32,
-    /// Most tokens of a sequence, prompt included.
-    pub(super) limit: u32,
-    pub(super) usage: Usage,
-    /// Prompt tokens found in the cache at first admission; none before it.
-    pub(super) cached: Option<u32>,
-    /// How many tokens each choice may have, by what its gateway has granted.
-    pub(super) allowed: Vec<u32>,
     /// Prompt log-probabilities are reported for the positions `1..=reported`.
     pub(super) reported: u32,
     /// Counts requests in order of arrival.
@@ -42,8 +46,6 @@ pub(super) struct Request {
     /// Prompt tokens that were found or computed so far, at most; what is lost to a preemption and computed again does
     /// not count again.
     pub(super) reached: u32,
-    /// Its prompt is computed for, or by, another worker.
-    pub(super) transfer: Transfer,
     /// Another worker was asked for its prompt while it waited.
     pub(super) offloaded: bool,
 }
@@ -115,12 +117,26 @@ pub(super) enum Place {
 
 /// Tokens that are computed one after another: one choice, or the common prompt of several.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Seq {
+    // What each token needs comes first.
     pub(super) request: Key,
     pub(super) choice: u32,
     /// Computes the prompt for all joint choices of the request.
     pub(super) joint: bool,
+    /// Computes tokens that were there at its admission; otherwise the one that it drew last.
+    pub(super) prefilling: bool,
     pub(super) place: Place,
+    /// The table counts what it wants, too ([`super::Batch::tell_wanted`]).
+    pub(super) told: bool,
+    /// Tokens whose keys and values are in the pages.
+    pub(super) computed: u32,
+    /// Most tokens, prompt included.
+    pub(super) limit: u32,
+    pub(super) output: Vec<Token>,
+    pub(super) prompt: Arc<[Token]>,
+    /// Pages in order; empty while it waits to run and while it is stalled.
+    pub(super) pages: BlockTable,
     /// Arrival while fresh or stalled, else seniority: the order of admissions, not counting those after a preemption.
     pub(super) order: u64,
     /// The request's arrival.
@@ -129,26 +145,14 @@ pub(super) struct Seq {
     pub(super) spot: Spot,
     /// Its level in the order of the list that it is in; of no meaning while it is fresh.
     pub(super) tier: u64,
-    pub(super) prompt: Arc<[Token]>,
     pub(super) prompt_hashes: Arc<[PageHash]>,
-    pub(super) output: Vec<Token>,
     /// Hashes of the full pages after those of the prompt, as far as they were needed.
     pub(super) output_hashes: Vec<PageHash>,
-    /// Pages in order; empty while it waits to run and while it is stalled.
-    pub(super) pages: BlockTable,
     /// What it is counted with in [`super::Batch::waiting_work`] while it waits.
     pub(super) waiting_work: u64,
     /// Leading pages that it is counted to want while it waits.
     pub(super) wanted: u32,
-    /// The table counts them too ([`super::Batch::tell_wanted`]).
-    pub(super) told: bool,
-    /// Tokens whose keys and values are in the pages.
-    pub(super) computed: u32,
-    /// Computes tokens that were there at its admission; otherwise the one that it drew last.
-    pub(super) prefilling: bool,
     pub(super) preemptions: u32,
-    /// Most tokens, prompt included.
-    pub(super) limit: u32,
 }
 
 impl Seq {

@@ -13,7 +13,9 @@ pub(super) struct Slab<T> {
     vacant: Vec<u32>,
 }
 
+/// What each look looks at comes first, beside what the value has first, and begins a line of the cache.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Entry<T> {
     generation: u32,
     value: Option<T>,

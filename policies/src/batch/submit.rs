@@ -33,7 +33,7 @@ impl Batch {
         let fingerprint = self.config.fingerprint.of_tenant(spec.tenant.as_ref());
         let hashes = self.prompt_hashes(&spec, &fingerprint);
         // How long a prompt takes is for the worker to say that computes it.
-        if !matches!(transfer, Transfer::Receive { .. }) {
+        if !matches!(transfer, Transfer::Receive(_)) {
             self.in_time(now, &spec, &hashes)?;
         }
         let scores_prompt =
@@ -246,7 +246,7 @@ impl Batch {
         let key = self.seqs[seq].request;
         let request = &self.requests[key];
         let (due, asked) = (request.spec.deadline, request.spec.props.contains_key(deadline::PROP));
-        let elsewhere = matches!(request.transfer, Transfer::Receive { .. });
+        let elsewhere = matches!(request.transfer, Transfer::Receive(_));
         if !asked || elsewhere || !self.refuses_late() {
             return false;
         }
@@ -261,6 +261,8 @@ impl Batch {
         true
     }
 
+    #[cold]
+    #[inline(never)]
     pub(super) fn fail_request(&mut self, key: Key, reason: String) {
         if let Some(request) = self.remove_request(key, Some(&reason)) {
             let (id, attempt) = (request.spec.id, request.spec.attempt);

@@ -7,6 +7,8 @@
 //! [`Batch::submit_prefill`], tells of each page that is full ([`KvWork::Computed`]) and of the first tokens
 //! ([`KvWork::Prefilled`]), and keeps the pages until the request is cancelled.
 //!
+//! What a third worker holds of such a prompt's start comes from there first ([`super::held`]).
+//!
 //! A request that has output is handed over in the same way, the output being resumed tokens: so a running one moves.
 //!
 //! The engine carries out imports, exports and steps in the order in which they are handed to it. So pages may be given
@@ -15,6 +17,7 @@
 use config::ids::{Attempt, PageId, RequestId};
 
 use super::complete::DrawnTokens;
+use super::held::{Elsewhere, Held};
 use super::seq::{Place, Request, Seq};
 use super::slab::Key;
 use super::{Batch, KvWork, Rank, Refusal, SetAside};
@@ -29,14 +32,35 @@ pub(super) enum Transfer {
     /// Nothing (any more).
     #[default]
     None,
-    /// Its prompt is computed elsewhere, unless fewer than `least` tokens of it are missing here.
-    Receive { least: u32 },
+    /// Its pages' content comes from elsewhere: all of its prompt, which is computed there, or what is held there of its
+    /// start.
+    Receive(Elsewhere),
     /// Its prompt is computed here for another worker, which has been told of the first `reported` pages, in chunks of at
-    /// most `chunk` tokens; `open`: that worker has pages for it.
-    Send { reported: u32, chunk: u32, open: bool },
+    /// most `chunk` tokens; `open`: that worker has pages for it; `fetch`: what a third one holds of it.
+    Send { reported: u32, chunk: u32, open: bool, fetch: Option<Elsewhere> },
     /// It runs here, and another worker takes it over as attempt `to` ([`Batch::lend`]), which has its first `known`
     /// tokens of output.
     Lend { to: Attempt, known: u32 },
+}
+
+impl Transfer {
+    /// Content that is to come when the sequence has its pages.
+    const fn elsewhere(self) -> Option<Elsewhere> {
+        match self {
+            Self::Receive(elsewhere) => Some(elsewhere),
+            Self::Send { fetch, .. } => fetch,
+            Self::None | Self::Lend { .. } => None,
+        }
+    }
+
+    /// The same when nothing more is to come from elsewhere.
+    const fn without_elsewhere(self) -> Self {
+        match self {
+            Self::Send { reported, chunk, open, .. } => Self::Send { reported, chunk, open, fetch: None },
+            Self::Receive(_) => Self::None,
+            Self::None | Self::Lend { .. } => self,
+        }
+    }
 }
 
 impl Batch {
@@ -56,7 +80,7 @@ impl Batch {
     /// As [`Batch::submit`].
     pub fn submit_received(&mut self, now: Time, spec: RequestSpec, least: u32) -> Result<(), Refusal> {
         if Self::is_transferable(&spec) {
-            return self.accept(now, spec, Transfer::Receive { least: least.max(1) });
+            return self.accept(now, spec, Transfer::Receive(Elsewhere::all(least.max(1))));
         }
         let id = (spec.id, spec.attempt);
         self.submit(now, spec)?;
@@ -67,11 +91,18 @@ impl Batch {
     }
 
     /// As [`Batch::submit`], for a request of which only the prompt and the first tokens are computed here. `open`: the worker
-    /// that it is computed for has pages for it; else [`Batch::open`] says when.
+    /// that it is computed for has pages for it; else [`Batch::open`] says when. What another worker holds of its start, as
+    /// `held` says, is asked for when it has its pages ([`KvWork::Reserved`]) and not computed.
     ///
     /// # Errors
     /// As [`Batch::submit`]; [`Refusal::Malformed`] where the request is not [`Batch::is_transferable`].
-    pub fn submit_prefill(&mut self, now: Time, spec: RequestSpec, open: bool) -> Result<(), Refusal> {
+    pub fn submit_prefill(
+        &mut self,
+        now: Time,
+        spec: RequestSpec,
+        open: bool,
+        held: Held,
+    ) -> Result<(), Refusal> {
         if !Self::is_transferable(&spec) {
             return Err(Refusal::Malformed("its prompt cannot be computed for another worker"));
         }
@@ -79,7 +110,9 @@ impl Batch {
         let under_way = spec.resumed.iter().any(|c| !c.tokens.is_empty());
         let draining = self.draining;
         self.draining &= !under_way;
-        let taken = self.accept(now, spec, Transfer::Send { reported: 0, chunk: self.transfer_chunk, open });
+        let fetch = Elsewhere::held(held);
+        let transfer = Transfer::Send { reported: 0, chunk: self.transfer_chunk, open, fetch };
+        let taken = self.accept(now, spec, transfer);
         self.draining = draining;
         taken
     }
@@ -136,7 +169,7 @@ impl Batch {
     /// computed here, at once, or in its turn where it was to be computed here before ([`Batch::offload`]). Of a request that has no pages yet: it will be computed here. False where neither is the case.
     pub fn compute_here(&mut self, now: Time, request: RequestId, attempt: Attempt, tokens: u32) -> bool {
         if let Some((owner, key)) = self.set_aside_as(request, attempt, Place::Expected)
-            && matches!(self.requests[owner].transfer, Transfer::Receive { .. })
+            && matches!(self.requests[owner].transfer, Transfer::Receive(_))
         {
             self.clock = self.clock.max(now);
             self.requests[owner].transfer = Transfer::None;
@@ -146,8 +179,8 @@ impl Batch {
         let Some((owner, key)) = self.set_aside_as(request, attempt, Place::Receiving) else {
             let waiting = self.by_id.get(&(request, attempt)).and_then(|key| self.requests.get_mut(*key));
             return waiting.is_some_and(|request| {
-                let receives = matches!(request.transfer, Transfer::Receive { .. });
-                request.transfer = if receives { Transfer::None } else { request.transfer };
+                let receives = request.transfer.elsewhere().is_some();
+                request.transfer = request.transfer.without_elsewhere();
                 receives
             });
         };
@@ -156,13 +189,23 @@ impl Batch {
             self.wait_again(owner, key, tokens);
             return true;
         }
+        let held = self.requests[owner].transfer.elsewhere().is_some_and(|from| from.tokens < Elsewhere::ALL);
         let before = self.take_back(owner, key);
         let seq = &mut self.seqs[key];
         // The last token is computed in any case: its logits are needed.
         seq.computed = tokens.min(seq.len() - 1).max(before);
         let new = seq.computed - before;
+        if held {
+            // Nobody has computed them for this request.
+            let cached = self.seqs[key].computed.min(self.seqs[key].prompt.len() as u32);
+            let request = &mut self.requests[owner];
+            request.cached = request.cached.max(Some(cached));
+            request.usage.cached_tokens = request.usage.cached_tokens.max(cached);
+        }
         self.spare_charge(owner, key);
         self.publish_filled(key, new);
+        self.announce(key);
+        self.report_full_pages(key);
         true
     }
 
@@ -215,7 +258,7 @@ impl Batch {
     pub(super) const fn chunk_of(request: &Request) -> u32 {
         match request.transfer {
             Transfer::Send { chunk, .. } => chunk,
-            Transfer::None | Transfer::Receive { .. } | Transfer::Lend { .. } => u32::MAX,
+            Transfer::None | Transfer::Receive(_) | Transfer::Lend { .. } => u32::MAX,
         }
     }
 
@@ -223,10 +266,17 @@ impl Batch {
     /// worker does.
     pub(super) fn work_here(&self, seq: &Seq, missing: u32) -> u32 {
         let request = &self.requests[seq.request];
-        match request.transfer {
-            Transfer::Receive { least } if missing >= least => 0,
+        match request.transfer.elsewhere() {
+            Some(elsewhere) if elsewhere.coming(seq.len(), seq.len() - missing) > 0 => 0,
             _ => missing.min(Self::chunk_of(request)),
         }
+    }
+
+    /// Of a waiting sequence, of which the first `cached` tokens are here, those that are computed or held elsewhere.
+    pub(super) fn coming(&self, key: Key, cached: u32) -> u32 {
+        let seq = &self.seqs[key];
+        let elsewhere = self.requests[seq.request].transfer.elsewhere();
+        elsewhere.map_or(0, |elsewhere| elsewhere.coming(seq.len(), cached))
     }
 
     /// A sequence has its pages: says whether it waits for their content now.
@@ -234,13 +284,16 @@ impl Batch {
         let seq = &self.seqs[key];
         let request = &mut self.requests[seq.request];
         let (id, attempt) = (request.spec.id, request.spec.attempt);
-        let Transfer::Receive { least } = request.transfer else { return false };
-        if seq.remaining() < least {
-            request.transfer = Transfer::None;
-            self.kv_work.push(KvWork::NotNeeded { request: id, attempt });
+        let Some(elsewhere) = request.transfer.elsewhere() else { return false };
+        if elsewhere.coming(seq.len(), seq.computed) == 0 {
+            // One that is computed here for another worker stays so.
+            if matches!(request.transfer, Transfer::Receive(_)) {
+                self.kv_work.push(KvWork::NotNeeded { request: id, attempt });
+            }
+            request.transfer = request.transfer.without_elsewhere();
             return false;
         }
-        let (pages, cached, tokens) = (seq.pages.to_vec(), seq.computed, seq.len());
+        let (pages, cached, tokens) = (seq.pages.to_vec(), seq.computed, seq.len().min(elsewhere.tokens));
         self.kv_work.push(KvWork::Reserved { request: id, attempt, pages, cached, tokens });
         let rank = seq.rank();
         self.seqs[key].place = Place::Receiving;
@@ -386,7 +439,8 @@ impl Batch {
 
     /// Puts a sequence that waited for content among the running ones; gives the tokens that it had from the cache.
     fn take_back(&mut self, owner: Key, key: Key) -> u32 {
-        self.requests[owner].transfer = Transfer::None;
+        let transfer = &mut self.requests[owner].transfer;
+        *transfer = transfer.without_elsewhere();
         self.receiving.remove(&self.seqs[key].rank());
         self.run(key);
         self.seqs[key].computed

@@ -5,6 +5,8 @@
 //! hash, and with it every token from there on. The drawn token depends on the hash (and on the seed, the choice and the
 //! position where the temperature is above 0), so two runs agree exactly when their KV does.
 
+use config::ids::PageId;
+
 use crate::request::{Logprobs, Sampling, Token};
 use crate::rng;
 use crate::step::{Draw, Drawn, PromptLogprobs, Slice, StepOutcome, StepPlan};
@@ -104,6 +106,26 @@ impl FakeModel {
     }
 }
 
+// Apart from what runs with each token, whose code is to stay in the cache.
+
+#[cold]
+#[inline(never)]
+fn no_page(position: u32) -> String {
+    format!("no page for position {position}")
+}
+
+#[cold]
+#[inline(never)]
+fn no_such_page(page: PageId) -> String {
+    format!("page {page} does not exist")
+}
+
+#[cold]
+#[inline(never)]
+fn unwritten(position: u32) -> String {
+    format!("position {position} was never written")
+}
+
 /// The pages of a fake engine: one hash a slot.
 #[derive(Clone, Debug)]
 pub struct FakePages {
@@ -191,11 +213,11 @@ impl FakePages {
         // The rest of the page that has the token before: all that a decode needs, mostly.
         let mut next = if let Some(before) = slice.start.checked_sub(1) {
             let Some((known, slots)) = self.slots(slice, before)?.split_first_mut() else {
-                return Err(format!("no slot for position {before}"));
+                return Err(no_page(before));
             };
             state = *known;
             if state == UNWRITTEN {
-                return Err(format!("position {before} was never written"));
+                return Err(unwritten(before));
             }
             add(&mut state, slots)
         } else {
@@ -210,8 +232,8 @@ impl FakePages {
     /// The slots from a position to the end of its page; at least one.
     fn slots(&mut self, slice: &Slice, position: u32) -> Result<&mut [u64], String> {
         let (page, offset) = ((position / self.page_tokens) as usize, (position % self.page_tokens) as usize);
-        let id = slice.block_table.get(page).ok_or_else(|| format!("no page for position {position}"))?;
-        let missing = || format!("page {id} does not exist");
+        let Some(id) = slice.block_table.get(page) else { return Err(no_page(position)) };
+        let missing = || no_such_page(*id);
         self.page_mut(id.index()).and_then(|slots| slots.get_mut(offset..)).ok_or_else(missing)
     }
 

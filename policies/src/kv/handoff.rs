@@ -29,6 +29,8 @@
 //! 4. A prompt that W computes for another and that is not open: it waits for pages at its receiver. Those hold half of W's
 //!    pages at most; what is beyond that is announced, and computed when it is open. So they keep no prompt for
 //!    another receiver, which has room, from being computed.
+//! 5. What is kept for a worker that asks for no more than is here already ([`crate::batch::Batch::hold_cached`]). It needs the
+//!    link alone. The prompt that waits for it has its pages, and is one of 1 to 4 besides.
 //!
 //! Who computes prompts in this way (prefill workers, and unified ones for decode workers) never waits for one of its own at
 //! somebody that it computes for: decode workers compute for nobody, and unified workers give prompts to each other only

@@ -25,10 +25,16 @@ impl Placement {
         chosen: Chosen,
         fx: &mut Vec<PlacementEffect>,
     ) {
-        let Chosen { worker, why, stages, hit_tokens, prefill } = chosen;
+        let Chosen { worker, why, stages, hit_tokens, prefill, fetch } = chosen;
+        // What is fetched need not be computed.
+        let left =
+            fetch.as_ref().map_or(request.prompt_tokens, |f| request.prompt_tokens.saturating_sub(f.tokens));
         let handoff = match prefill {
             Prefill::Here => None,
-            Prefill::By(handoff, _) => Some(handoff),
+            Prefill::By(mut handoff, _) => {
+                handoff.tokens = handoff.tokens.min(u64::from(left).max(1));
+                Some(handoff)
+            }
             Prefill::Nobody => {
                 let reason = Rejection::NoPrefill(request.model.clone());
                 let (request, attempt) = (request.request, request.attempt);
@@ -40,7 +46,7 @@ impl Placement {
         // Pages that are found are work only where policies that look for them decide: shadow changes nothing.
         let hit = if self.policies.decide() { hit_tokens } else { 0 };
         let prefill = match &handoff {
-            None => u64::from(request.prompt_tokens.saturating_sub(hit)),
+            None => u64::from(request.prompt_tokens.saturating_sub(hit).min(left)),
             Some(_) => 0,
         };
         let tokens = prefill + output_of(request);
@@ -59,7 +65,7 @@ impl Placement {
             self.note_worker(&model, role);
         }
         let prefill_worker = handoff.as_ref().map(|handoff| handoff.worker.clone());
-        let plan = Plan { worker, prefill: prefill_worker, why, stages: stages.into() };
+        let plan = Plan { worker, prefill: prefill_worker, fetch, why, stages: stages.into() };
         let (session, pages) = (request.session.clone(), Arc::clone(&request.hashes));
         let context = request.context_tokens.into();
         let (request, attempt) = (request.request, request.attempt);

@@ -30,6 +30,17 @@ pub(super) enum Prefill {
     Nobody,
 }
 
+impl Prefill {
+    /// Who computes the prompt of a request that goes to `worker`.
+    pub(super) const fn worker<'a>(&'a self, worker: &'a WorkerId) -> Option<&'a WorkerId> {
+        match self {
+            Self::Here => Some(worker),
+            Self::By(handoff, _) => Some(&handoff.worker),
+            Self::Nobody => None,
+        }
+    }
+}
+
 impl Placement {
     /// Who computes the prompt of a request that goes to `decode`, as `verdict` says, by what is known now: of those that
     /// it names the one with the fewest prompt tokens to compute, these included; of equals the one chosen longest ago.

@@ -9,6 +9,7 @@ use super::types::{PolicyView, PolicyWork, Ticket, WorkerView};
 use super::{Booking, Placement, PlacementEffect, Row};
 use crate::invariant::Broken;
 use crate::policy::disaggregate::Disaggregate;
+use crate::policy::replicate::Replicate;
 use crate::policy::{
     ClusterPolicy, Opinion, PlacedAt, PolicyAction, PolicyConfig, PolicyEvent, PolicyMode, PolicyQuery,
 };
@@ -42,9 +43,10 @@ impl PolicySet {
         !self.list.is_empty()
     }
 
-    /// Whether what a policy says on where a request goes counts. `disaggregate` says nothing on that.
+    /// Whether what a policy says on where a request goes counts. `disaggregate` and `replicate` say nothing on that.
     pub(super) fn decide(&self) -> bool {
-        let places = |c: &PolicyConfig| c.mode == PolicyMode::Prod && c.name.as_str() != Disaggregate::NAME;
+        let silent = [Disaggregate::NAME, Replicate::NAME];
+        let places = |c: &PolicyConfig| c.mode == PolicyMode::Prod && !silent.contains(&c.name.as_str());
         self.list.iter().any(|p| places(&p.view.config))
     }
 

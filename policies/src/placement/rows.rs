@@ -108,9 +108,7 @@ impl Hasher for Fold {
         let (words, rest) = bytes.as_chunks();
         words.iter().for_each(|word| self.add(u64::from_le_bytes(*word)));
         if !rest.is_empty() {
-            let mut last = [0; 8];
-            last[..rest.len()].copy_from_slice(rest);
-            self.add(u64::from_le_bytes(last));
+            self.add(rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
         }
     }
 

@@ -7,8 +7,9 @@ use config::ids::{ModelId, WorkerId};
 
 use super::consult::Consultation;
 use super::handoff::Prefill;
-use super::{Choice, DEFAULT_MODEL, PlaceRequest, Placement, Rejection, Row, WorkerInfo};
-use crate::policy::{Opinion, PolicyMode, Stage};
+use super::{Choice, DEFAULT_MODEL, PlaceRequest, Placement, Prefix, Rejection, Row, WorkerInfo};
+use crate::policy::replicate::Replicate;
+use crate::policy::{Fetch, Opinion, PolicyMode, Stage};
 use crate::time::{Span, Time};
 
 /// Workers that could take a request now, by name.
@@ -33,6 +34,8 @@ pub(super) struct Chosen {
     pub(super) hit_tokens: u32,
     /// Who computes the prompt.
     pub(super) prefill: Prefill,
+    /// What that one fetches of it.
+    pub(super) fetch: Option<Box<Prefix>>,
 }
 
 impl Free {
@@ -220,6 +223,8 @@ impl Placement {
             Some(said) => self.hear_verdicts(now, request, &worker, said),
             None => (Prefill::Here, Vec::new()),
         };
+        let computes = prefill.worker(&worker);
+        let fetch = said.and_then(|said| self.hear_fetches(computes, said, &mut stages));
         let whole = self.workers.get(&worker).is_some_and(|r| r.info.role == WorkerRole::Prefill);
         let mut text = format!("attempt {} goes to {worker}", request.attempt);
         if whole {
@@ -243,7 +248,7 @@ impl Placement {
             saved: None,
             took: said.map_or(Span::ZERO, |c| now.since(c.since)),
         });
-        Chosen { worker, why, stages, hit_tokens, prefill }
+        Chosen { worker, why, stages, hit_tokens, prefill, fetch }
     }
 
     /// Who computes the prompt of a request that goes to `worker`, and the stages of all that were asked.
@@ -271,6 +276,28 @@ impl Placement {
             }
         }
         (prefill, stages)
+    }
+
+    /// What `computes`, which computes the prompt, fetches of it, as the first policy says that counts; each is recorded.
+    fn hear_fetches(
+        &self,
+        computes: Option<&WorkerId>,
+        said: &Consultation,
+        stages: &mut [Stage],
+    ) -> Option<Box<Prefix>> {
+        let mut heard = None;
+        for (asked, stage) in said.asked.iter().zip(stages) {
+            let fetch = computes.and_then(|computes| asked.said()?.fetch(computes));
+            // Whoever held it may be gone by now.
+            let Some(fetch) = fetch.filter(|fetch| self.workers.get(&fetch.from).is_some()) else { continue };
+            stage.fetches(fetch);
+            if asked.mode == PolicyMode::Prod {
+                heard.get_or_insert_with(|| {
+                    Box::new(Prefix { from: fetch.from.clone(), tokens: fetch.tokens })
+                });
+            }
+        }
+        heard
     }
 
     /// Adds what has come to each worker since the policies were shown it: requests that arrive together are asked about
@@ -339,6 +366,16 @@ fn costs(said: &Consultation, ids: &[&WorkerId], opinions: &[(&Opinion, f64)]) -
 }
 
 impl Stage {
+    /// Says what is fetched.
+    fn fetches(&mut self, fetch: &Fetch) {
+        self.action = match self.mode {
+            PolicyMode::Shadow => format!("would_{}", Replicate::FETCH).into(),
+            PolicyMode::Off | PolicyMode::Prod => Replicate::FETCH.into(),
+        };
+        self.why.clone_from(&fetch.why);
+        self.numbers = fetch.numbers.iter().map(|&(name, value)| (name.into(), value)).collect();
+    }
+
     /// Adds who computes the prompt, or why none of those does that should.
     fn amend(&mut self, who: &Prefill, passed_over: Option<String>) {
         let outcome = match who {

@@ -10,6 +10,7 @@ mod asked;
 mod churn;
 mod directory;
 mod handoff;
+mod replicate;
 mod roles;
 
 const T: Time = Time(0);

@@ -161,10 +161,21 @@ pub struct Plan {
     pub worker: WorkerId,
     /// The worker that computes the prompt for it; none: it does so itself.
     pub prefill: Option<WorkerId>,
+    /// What whoever computes the prompt fetches of it from another worker.
+    pub fetch: Option<Box<Prefix>>,
     /// Why, for logs and the client: `least-loaded`, `only-worker`, …
     pub why: &'static str,
     /// What was thought on the way there: of each policy that was asked, in their order, and of the choice itself.
     pub stages: Arc<[Stage]>,
+}
+
+/// The start of a prompt, at a worker that holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// The worker.
+    pub from: WorkerId,
+    /// Its tokens, as far as is known: it may hold fewer by now.
+    pub tokens: u32,
 }
 
 /// Why a request was turned away.

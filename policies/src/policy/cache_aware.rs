@@ -276,6 +276,7 @@ impl ClusterPolicy for CacheAware {
             costs,
             hits,
             verdicts: Vec::new(),
+            fetches: Box::default(),
             action,
             why,
             saved: Some(i64::from(hit) - i64::from(heard)),

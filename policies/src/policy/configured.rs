@@ -5,6 +5,7 @@ use config::PoliciesConfig;
 
 use super::cache_aware::CacheAware;
 use super::disaggregate::Disaggregate;
+use super::replicate::Replicate;
 use super::session_affinity::SessionAffinity;
 use super::{ClusterPolicy, PolicyConfig, PolicyMode};
 
@@ -25,6 +26,11 @@ pub fn configured(name: &str, options: &PoliciesConfig) -> Option<(PolicyConfig,
             let table = &options.disaggregate;
             // It has no costs that could be weighed.
             (table.mode, 1.0, Box::new(Disaggregate::new(table.into())))
+        }
+        Replicate::NAME => {
+            let table = &options.replicate;
+            // As above.
+            (table.mode, 1.0, Box::new(Replicate::new(table.into())))
         }
         _ => return None,
     };
@@ -52,6 +58,7 @@ mod tests {
         let affinity = SessionAffinity::new(SessionAffinityOptions::default());
         assert_eq!(made("session-affinity"), format!("{affinity:?}"));
         assert_eq!(made("disaggregate"), format!("{:?}", Disaggregate::default()));
+        assert_eq!(made("replicate"), format!("{:?}", Replicate::default()));
     }
 
     #[test]

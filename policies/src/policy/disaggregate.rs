@@ -34,6 +34,7 @@ mod forecast;
 mod limits;
 mod rebalance;
 
+pub(super) use limits::tokens_in;
 pub use rebalance::RebalanceOptions;
 
 use rebalance::Rebalance;

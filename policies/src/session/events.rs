@@ -41,7 +41,8 @@ impl Session {
             choice.granted = spec.allowance(resumed);
         }
         let (worker, prefill) = (plan.worker.clone(), plan.prefill.clone());
-        fx.push(SessionEffect::Submit { worker, prefill, spec: Box::new(spec) });
+        let fetch = plan.fetch;
+        fx.push(SessionEffect::Submit { worker, prefill, fetch, spec: Box::new(spec) });
         self.at = Some(plan.worker);
         self.prefill = plan.prefill;
     }
@@ -121,15 +122,17 @@ impl Session {
         let first = std::mem::replace(&mut self.phase, Phase::Streaming) == Phase::Submitted;
         self.accepted = true;
         choice.tokens.push(event.token);
-        let mut event = event.clone();
         // The limit holds even where a worker would go on.
         let cut = event.finish.is_none() && next + 1 >= max;
-        if cut {
-            event.finish = Some(Finish::Length);
-        }
-        choice.ended = event.finish;
-        let (choice, ended) = (event.seq.choice, event.finish.is_some());
-        fx.push(SessionEffect::Deliver(event));
+        let finish = if cut { Some(Finish::Length) } else { event.finish };
+        choice.ended = finish;
+        let (choice, ended) = (event.seq.choice, finish.is_some());
+        let (seq, index, token, cached_tokens) = (event.seq, event.index, event.token, event.cached_tokens);
+        let told = |logprobs| TokenEvent { seq, index, token, logprobs, finish, cached_tokens };
+        fx.push(match &event.logprobs {
+            None => SessionEffect::Deliver(told(None)),
+            some => SessionEffect::Deliver(told(some.clone())),
+        });
         if first && self.prefill.is_some() {
             let (request, attempt) = (self.spec.id, self.spec.attempt);
             fx.push(SessionEffect::Prefilled { request, attempt });
@@ -302,6 +305,8 @@ impl Session {
     }
 
     /// Leaves the current attempt and places the rest of the request again; fails with `failure` when no retry is left.
+    #[cold]
+    #[inline(never)]
     pub(super) fn retry(&mut self, now: Time, failure: Failure, running: bool, fx: &mut Vec<SessionEffect>) {
         if self.retries >= self.config.retry_limit {
             return self.end(Some(failure), running, fx);

@@ -30,7 +30,7 @@ fn worker(n: u64) -> WorkerId {
 }
 
 fn plan(n: u64) -> Plan {
-    Plan { worker: worker(n), prefill: None, why: "test", stages: Arc::default() }
+    Plan { worker: worker(n), prefill: None, fetch: None, why: "test", stages: Arc::default() }
 }
 
 /// The token that every worker gives to a choice at an index.

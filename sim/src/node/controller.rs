@@ -1,12 +1,14 @@
 //! The controller: [`policies::placement`] and its messages.
 
 use policies::invariant::Broken;
-use policies::placement::{Placement, PlacementConfig, PolicyWork};
-use policies::policy::{ClusterPolicy, PolicyAction, PolicyConfig, PolicyMode};
+use policies::placement::{Placement, PlacementConfig};
+use policies::policy::{ClusterPolicy, PolicyConfig};
 use policies::time::Time;
 
-use crate::event::{ControllerMsg, Event, GatewayMsg, Outbox, WorkerMsg};
+use crate::event::{ControllerMsg, Outbox};
 use crate::watch::{Checks, Watch};
+
+mod effects;
 
 /// The simulated controller.
 #[derive(Debug)]
@@ -81,46 +83,6 @@ impl Controller {
         let mut fx = Vec::new();
         self.core.tick(now, &mut fx);
         self.finish(now, fx, out)
-    }
-
-    fn finish(
-        &mut self,
-        now: Time,
-        fx: Vec<policies::placement::PlacementEffect>,
-        out: &mut Outbox,
-    ) -> Result<(), Broken> {
-        for effect in fx {
-            out.send(Event::Gateway(GatewayMsg::Placement(effect)));
-        }
-        let mut work = Vec::new();
-        self.core.take_policy_work(&mut work);
-        for work in work {
-            match work {
-                PolicyWork::Resync(worker) => out.send(Event::Worker(worker, WorkerMsg::Resync)),
-                // To be counted and said, where there are metrics and a log.
-                PolicyWork::Note(_) => {}
-                PolicyWork::Act { mode: PolicyMode::Shadow | PolicyMode::Off, .. } => {}
-                PolicyWork::Act { mode: PolicyMode::Prod, action, .. } => {
-                    let PolicyAction::SwitchRole { worker, role, .. } = action;
-                    out.send(Event::Worker(worker, WorkerMsg::SetRole(role)));
-                }
-                // Policies are here, and were asked and told inline.
-                PolicyWork::Consult { .. } | PolicyWork::Observe(_) => {
-                    return Err(Broken { name: "sim_policies_are_inline", detail: format!("{work:?}") });
-                }
-            }
-        }
-        if let Some(next) = self.core.next_deadline()
-            && self.tick.is_none_or(|t| next < t)
-        {
-            self.tick = Some(next);
-            let tick = if self.stand_in { Event::StandInTick } else { Event::ControllerTick };
-            out.after(next.since(now), tick);
-        }
-        let core = &self.core;
-        let things =
-            u64::from(core.booked() + core.queued() + core.consulting()) + core.worker_count() as u64;
-        self.watch.check(things, || core.check(), || core.check_counts())
     }
 
     /// The core, to look at.

@@ -67,8 +67,6 @@ pub(super) struct Replay {
     after: After,
     answers: Answers,
     numbers: u64,
-    /// Room to make a prompt in.
-    prompt: Vec<Token>,
 }
 
 impl Replay {
@@ -88,7 +86,6 @@ impl Replay {
             after: After::default(),
             answers: Answers::new(model(w), w.temperature),
             numbers: 0,
-            prompt: Vec::new(),
         })
     }
 
@@ -149,12 +146,12 @@ impl Replay {
     fn ask(&mut self, at: Time, row: Row) -> Ask {
         self.numbers += 1;
         let number = self.numbers;
-        self.answers.prompt(&row, self.seed, &mut self.prompt);
-        self.answers.remember(&row, number, &self.prompt);
+        let prompt = self.answers.prompt(&row, self.seed);
+        self.answers.remember(&row, number, &prompt);
         let ask = Ask {
             at,
             number,
-            prompt: self.prompt.as_slice().into(),
+            prompt,
             max_tokens: row.output,
             exact: true,
             session: row.session.as_deref().map(SessionId::from),

@@ -3,21 +3,16 @@
 use std::sync::Arc;
 
 use config::ids::WorkerId;
-use policies::batch::BatchConfig;
 use policies::cost::Hardware;
-use policies::kv::PageLayout;
-use policies::kv::events::Recording;
-use policies::kv::handoff::HandoffConfig;
-use policies::placement::{KvPeer, WorkerInfo};
 use policies::rng;
 use policies::time::Span;
 
+use super::name;
 use crate::SimError;
 use crate::node::worker::{Beats, Orders, WorkerArgs};
 use crate::scenario::Scenario;
-use crate::workload::{self, MODEL};
 
-use super::name;
+mod class;
 
 /// Stream of the random numbers that say when workers beat.
 const BEATS: u64 = 12;
@@ -35,52 +30,14 @@ pub(super) struct Kinds {
 
 impl Kinds {
     pub(super) fn new(scenario: &Scenario) -> Result<Self, SimError> {
-        let shape = scenario.model.shape()?;
-        let fingerprint = workload::fingerprint();
         let (mut list, mut upto) = (Vec::new(), 0);
         let mut listeners = Vec::new();
         let mut tables = scenario.worker_policy.clone();
         tables.offload.peers = scenario.peers()?.into_iter().map(|peer| name(peer).to_string()).collect();
         for class in scenario.classes() {
             let c = class.over(&scenario.cluster);
-            let machine = class.hardware.as_ref().unwrap_or(&scenario.hardware);
-            let batch = BatchConfig {
-                max_batch_tokens: c.max_batch_tokens,
-                max_mixed_tokens: c.max_mixed_tokens.unwrap_or(u32::MAX),
-                max_running: c.max_running,
-                max_waiting: c.max_waiting,
-                prefix_cache: c.prefix_cache,
-                watermark: c.watermark,
-                kv_events: if c.cluster_policies.is_empty() { Recording::Off } else { Recording::Hashes },
-                ..BatchConfig::sized(c.page_tokens, c.pages, c.max_context, fingerprint)
-            };
-            let layout = PageLayout {
-                page_tokens: c.page_tokens,
-                layers: shape.layers,
-                kv_heads: shape.kv_heads,
-                head_dim: shape.head_dim,
-                element_bytes: shape.element_bytes,
-            };
-            // Its name comes with its start.
-            let nobody = WorkerId::new("".into(), 0);
-            let info = WorkerInfo {
-                role: class.role,
-                switchable: class.role_switch,
-                hardware: machine.profile("node.hardware")?,
-                shape: Some(shape),
-                kv: Some(KvPeer { address: String::new(), fingerprint, layout }),
-                ..WorkerInfo::unified(nobody, MODEL.into(), batch.window(), c.max_requests, c.page_tokens)
-            };
-            let args = WorkerArgs {
-                info,
-                batch,
-                model: workload::model(&scenario.workload),
-                cost: scenario.cost_on(machine)?,
-                layout,
-                handoff: HandoffConfig::from(&scenario.policy.disaggregate),
-                orders: Orders { list: c.worker_policy.clone(), tables: tables.clone() },
-                beats: Beats::default(),
-            };
+            let orders = Orders { list: c.worker_policy.clone(), tables: tables.clone() };
+            let args = class::args(scenario, &class, &c, orders)?;
             if Scenario::offloads(&c.worker_policy) {
                 // Whichever life of them.
                 listeners.extend((upto..upto + class.count).map(|index| WorkerId::new(name(index), 0)));

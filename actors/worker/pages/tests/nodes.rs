@@ -28,6 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct Nodes {
     gateway: Gateway,
     pub(super) workers: Vec<Member>,
+    controller: ActorRef<ControllerMsg>,
 }
 
 pub(super) struct Member {
@@ -38,6 +39,11 @@ pub(super) struct Member {
 impl Nodes {
     /// Workers `w0`, `w1` and so on, whose steps take this long. No time limit of a transfer passes.
     pub(super) async fn start(roles: &[WorkerRole], step: Dur) -> Self {
+        Self::start_with(roles, step, |_| {}).await
+    }
+
+    /// As [`Nodes::start`], with other settings.
+    pub(super) async fn start_with(roles: &[WorkerRole], step: Dur, set: impl FnOnce(&mut Config)) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1000);
         policies::invariant::panic_on_broken();
         let mut config = Config::default();
@@ -53,6 +59,7 @@ impl Nodes {
         handoff.window_pages = 4;
         let never = Dur::from_secs(3600);
         (handoff.accept_within, handoff.progress_within, handoff.lease) = (never, never, never);
+        set(&mut config);
         let doors = Doors::default();
         let args = ControllerArgs {
             node: "c".into(),
@@ -62,7 +69,7 @@ impl Nodes {
             stand_in: false,
             policies: makers(&config),
         };
-        Actor::spawn(None, Controller, args).await.unwrap();
+        let (controller, _) = Actor::spawn(None, Controller, args).await.unwrap();
         let args = GatewayArgs {
             node: "g".into(),
             incarnation: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -99,10 +106,20 @@ impl Nodes {
             let (door, _) = Actor::spawn(None, Worker, args).await.unwrap();
             workers.push(Member { id, door });
         }
-        let nodes = Self { gateway, workers };
+        let nodes = Self { gateway, workers, controller };
         let known = || async { doors.offers().len() == roles.len() && nodes.get_models().await > 0 };
         until("the workers are known", known).await;
         nodes
+    }
+
+    /// The controller knows that a worker holds so many pages.
+    pub(super) async fn until_held(&self, worker: usize, pages: u64) {
+        let id = &self.workers[worker].id;
+        let held = || async {
+            let view = call_t!(self.controller, ControllerMsg::ObserveDirectory, 60_000).unwrap();
+            view.workers.iter().any(|row| row.worker == *id && row.pages == pages)
+        };
+        until(&format!("{id} is known to hold {pages} pages"), held).await;
     }
 
     async fn get_models(&self) -> usize {

@@ -99,3 +99,48 @@ async fn a_page_set_that_fails_in_a_move_loses_nothing() {
     }))
     .await;
 }
+
+/// A worker fetches what another one holds of a prompt. Whichever page set fails meanwhile, the answer is what one node gives,
+/// nothing is kept and nothing waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_set_that_fails_in_a_fetch_loses_nothing() {
+    use Death::{Kill, Panic};
+    use End::{Receiver, Sender};
+    let in_turn = |config: &mut Config| {
+        config.cluster.cluster_policies = vec!["replicate".into()];
+        config.controller.choice = config::Choice::RoundRobin;
+        config.policy.replicate.min_tokens = Some(32);
+    };
+    let one = Nodes::start(&[WorkerRole::Unified], Dur::from_millis(0)).await;
+    let pair = Nodes::start_with(&[WorkerRole::Unified; 2], Dur::from_millis(1), in_turn).await;
+    // Each prompt is computed by the one, and goes on at the other.
+    let generation = pair.workers[1].id.incarnation;
+    let moments = [
+        ("linked", Receiver),
+        ("accepted", Receiver),
+        ("pages", Receiver),
+        ("imported", Receiver),
+        ("last", Receiver),
+        ("submitted", Sender),
+        ("prefilled", Sender),
+        ("exported", Sender),
+        ("credit", Sender),
+        ("ack", Sender),
+    ];
+    let (mut salt, mut held) = (5000, 0);
+    for (before, end) in moments {
+        for death in [Panic, Kill] {
+            salt += 1;
+            let what = format!("{end:?} before `{before}`, {death:?}");
+            let start = prompt(salt, 3 * STEP + salt % 16);
+            let _ = pair.complete(&start, 1).await;
+            held += (start.len() / PAGE as usize) as u64;
+            pair.until_held(0, held).await;
+            plan(generation, moment(end, before, 1, death));
+            let more = [start, prompt(salt + 500, STEP)].concat();
+            assert_eq!(pair.complete(&more, 20).await, one.complete(&more, 20).await, "{what}");
+            pair.until_idle().await;
+            assert!(!is_planned(generation), "it did not come to that: {what}");
+        }
+    }
+}

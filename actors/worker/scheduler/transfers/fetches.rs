@@ -11,6 +11,7 @@ use policies::placement::KvPeer;
 use policies::request::RequestSpec;
 use policies::time::Time;
 
+use super::asking::Source;
 use super::{Entry, Id, Transfers};
 
 /// Whom to tell what of which request.
@@ -65,7 +66,7 @@ impl Transfers {
             self.fetches.ended.push((gateway, id, Err("the request is about to end".to_owned())));
         } else {
             self.fetches.open.insert(id, gateway);
-            self.entries.insert(id, Entry::Waiting { spec: kept, peer, takes: None });
+            self.entries.insert(id, Entry::Waiting { spec: kept, source: Source::prompt(peer) });
         }
     }
 

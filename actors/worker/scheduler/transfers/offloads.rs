@@ -10,6 +10,7 @@ use policies::order::offload::{End, Offload, OffloadOptions, Peer};
 use policies::time::Time;
 use tracing::{info, warn};
 
+use super::asking::Source;
 use super::{Entry, Id, Transfers};
 use crate::doors::Doors;
 use crate::metrics as m;
@@ -88,7 +89,8 @@ impl Transfers {
                 done_there = choice.done_there, "a prompt that would wait here is computed by another worker"
             );
             metrics::gauge!(m::OFFLOAD_OUTSTANDING).set(self.offloads.0.outstanding() as f64);
-            self.entries.insert(id, Entry::Waiting { spec: Box::new(spec), peer, takes: None });
+            let source = Source::prompt(peer);
+            self.entries.insert(id, Entry::Waiting { spec: Box::new(spec), source });
         }
     }
 }

@@ -64,6 +64,9 @@ const GOLDEN_CREDIT: &str = concat!(
     "0000000000000000000000000000000000000000000000000000000000000000",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "0000000000000000",
+    "0000000000000000",
+    "0000000000000000",
+    "0000000000000000",
 );
 
 /// The checksums and the hashes; then tag, transfer, generation, first page, and where and how many the lists are.
@@ -77,6 +80,9 @@ const GOLDEN_PAGES: &str = concat!(
     "01000000ccffffff",
     "0100000000000000",
     "0000000000000000000000000000000000000000000000000000000000000000",
+    "0000000000000000",
+    "0000000000000000",
+    "0000000000000000",
     "0000000000000000",
     "0000000000000000",
     "0000000000000000",
@@ -94,6 +100,8 @@ fn ask(spec: usize, layout: PageLayout) -> KvHeader {
         window: 8,
         spec: vec![3; spec],
         takes: None,
+        held: true,
+        prefix: None,
     }
 }
 

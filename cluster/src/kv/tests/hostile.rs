@@ -116,7 +116,7 @@ fn golden_prefix() {
     let (bytes, _) = run(bytes_of(&[pages_from(0, 2)]));
     let header = bytes.len() - PREFIX_BYTES - 2 * LAYOUT.page_bytes();
     let expected =
-        [b"AKVP", [2, 0, 4, 0].as_slice(), &[header as u8, 0, 0, 0], &[2, 0, 0, 0], &[0, 1, 0, 0], &[0; 4]];
+        [b"AKVP", [3, 0, 4, 0].as_slice(), &[header as u8, 0, 0, 0], &[2, 0, 0, 0], &[0, 1, 0, 0], &[0; 4]];
     assert_eq!(bytes[..24], expected.concat());
     let sum = xxhash_rust::xxh3::xxh3_64(&[&bytes[..24], &bytes[PREFIX_BYTES..][..header]].concat());
     assert_eq!(bytes[24..PREFIX_BYTES], sum.to_le_bytes());

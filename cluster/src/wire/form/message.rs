@@ -30,7 +30,7 @@ form_enum!(ToController {
 });
 
 form_enum!(ToWorker {
-    0 => Submit { to, gateway, spec, prefill },
+    0 => Submit { to, gateway, spec, prefill, fetch },
     1 => Cancel { request, attempt },
     2 => CancelChoice { request, attempt, choice },
     3 => Grant { request, attempt, choice, upto },

@@ -3,7 +3,9 @@
 use config::WorkerRole;
 use policies::cost::{Hardware, HardwareProfile, ModelShape};
 use policies::kv::PageLayout;
-use policies::placement::{KvPeer, PlaceRequest, PlacementEffect, Plan, Rejection, SwitchCause, WorkerInfo};
+use policies::placement::{
+    KvPeer, PlaceRequest, PlacementEffect, Plan, Prefix, Rejection, SwitchCause, WorkerInfo,
+};
 use policies::policy::{PolicyMode, Stage};
 use policies::time::Time;
 
@@ -74,11 +76,14 @@ form_struct!(Stage { policy, mode, action, why, numbers, saved, took });
 
 form_enum!(PolicyMode { 0 => Off, 1 => Shadow, 2 => Prod });
 
+form_struct!(Prefix { from, tokens });
+
 impl Form for Plan {
     fn put<E: Encoder>(&self, to: &mut E) -> Result<(), EncodeError> {
-        let Self { worker, prefill, why, stages } = self;
+        let Self { worker, prefill, fetch, why, stages } = self;
         worker.put(to)?;
         prefill.put(to)?;
+        fetch.put(to)?;
         words::put(why, to)?;
         stages.put(to)
     }
@@ -87,6 +92,7 @@ impl Form for Plan {
         Ok(Self {
             worker: Form::take(from)?,
             prefill: Form::take(from)?,
+            fetch: Form::take(from)?,
             why: words::take(&words::WHY, words::OTHER_WHY, from)?,
             stages: Form::take(from)?,
         })

@@ -11,7 +11,9 @@ use policies::cost::{Hardware, HardwareProfile, ModelShape};
 use policies::kv::events::KvEvent;
 use policies::kv::{Fingerprint, PageHash, PageLayout};
 use policies::membership::{Member, Peer};
-use policies::placement::{KvPeer, PlaceRequest, PlacementEffect, Plan, Rejection, SwitchCause, WorkerInfo};
+use policies::placement::{
+    KvPeer, PlaceRequest, PlacementEffect, Plan, Prefix, Rejection, SwitchCause, WorkerInfo,
+};
 use policies::policy::{PolicyMode, Stage};
 use policies::request::{Finish, Logprobs, Prop, Props, RequestSpec, ResumedChoice, Sampling};
 use policies::step::{Drawn, SeqKey};
@@ -25,7 +27,7 @@ use crate::wire::{Beat, ModelAd, ToController, ToGateway, ToNode, ToWorker, Trac
 
 mod placement;
 
-use placement::{place_request, placement_effect, worker_ad, worker_role};
+use placement::{place_request, placement_effect, prefix, worker_ad, worker_role};
 
 pub(super) fn trace() -> impl Strategy<Value = Option<TraceContext>> {
     option::of(
@@ -86,9 +88,11 @@ pub(super) fn to_controller() -> impl Strategy<Value = ToController> {
 
 pub(super) fn to_worker() -> impl Strategy<Value = ToWorker> {
     prop_oneof![
-        4 => (worker(), node(), spec(), option::of(worker())).prop_map(|(to, gateway, spec, prefill)| {
-            ToWorker::Submit { to, gateway, spec: Box::new(spec), prefill }
-        }),
+        4 => (worker(), node(), spec(), option::of(worker()), option::of(prefix())).prop_map(
+            |(to, gateway, spec, prefill, fetch)| {
+                ToWorker::Submit { to, gateway, spec: Box::new(spec), prefill, fetch }
+            }
+        ),
         2 => (worker(), worker(), node(), spec()).prop_map(|(to, from, gateway, spec)| {
             ToWorker::Fetch { to, from, gateway, spec: Box::new(spec) }
         }),

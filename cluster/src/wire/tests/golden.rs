@@ -10,7 +10,9 @@ use policies::cost::{Hardware, HardwareProfile, ModelShape};
 use policies::kv::events::KvEvent;
 use policies::kv::{Fingerprint, PageHash, PageLayout};
 use policies::membership::{Member, Peer};
-use policies::placement::{KvPeer, PlaceRequest, PlacementEffect, Plan, Rejection, SwitchCause, WorkerInfo};
+use policies::placement::{
+    KvPeer, PlaceRequest, PlacementEffect, Plan, Prefix, Rejection, SwitchCause, WorkerInfo,
+};
 use policies::policy::{PolicyMode, Stage};
 use policies::request::{Finish, Logprobs, Prop, RequestSpec, ResumedChoice, Sampling};
 use policies::time::Span;
@@ -108,7 +110,7 @@ fn to_node() {
     let peers = vec![Peer { id: NodeId::from("n2"), incarnation: 2, address: "b:1".to_owned() }];
     pinned(
         &ToNode::Beat(Box::new(Beat { member: member.clone(), worker, peers, sessions: 4 })),
-        "020000000101fb2c0100026e31fb2c0103613a310501000103613a32010277310901016dfb00080810 00 00 00 03637075a00a03fb2c01320000 010d010203040e05060708 \
+        "030000000101fb2c0100026e31fb2c0103613a310501000103613a32010277310901016dfb00080810 00 00 00 03637075a00a03fb2c01320000 010d010203040e05060708 \
          090a0b0c01016dababababababababababababababababababababababababababababababababfc7011010001026e320203623a \
          3104",
     );
@@ -124,12 +126,12 @@ fn to_node() {
         pinned(
             &ToNode::Beat(Box::new(beat)),
             &format!(
-                "020000000101fb2c0100026e31fb2c0103613a310501000103613a320102773109 01 016d fb0008 08 10 {role} {switch} \
+                "030000000101fb2c0100026e31fb2c0103613a310501000103613a320102773109 01 016d fb0008 08 10 {role} {switch} \
                  03 637075 a0 0a 03 fb2c01 32 {known} 00 0d010203040e0506070809 0a0b0c 00 00 00"
             ),
         );
     }
-    pinned(&goodbye(), "020000000101fb2c0101027731090e746865206e6f64652073746f7073");
+    pinned(&goodbye(), "030000000101fb2c0101027731090e746865206e6f64652073746f7073");
 }
 
 #[test]
@@ -144,12 +146,17 @@ fn to_gateway() {
         saved: Some(-2),
         took: Span(9),
     };
-    let plan =
-        Plan { worker: worker.clone(), prefill: None, why: "least-loaded", stages: vec![stage].into() };
+    let plan = Plan {
+        worker: worker.clone(),
+        prefill: None,
+        fetch: None,
+        why: "least-loaded",
+        stages: vec![stage].into(),
+    };
     let pair = Plan { prefill: Some(worker.clone()), stages: Arc::default(), ..plan.clone() };
     pinned(
         &ToGateway::Placement(PlacementEffect::Placed { request, attempt, plan: pair }),
-        "020101fd010000000000edfe0701000101fb2c010000fd010000000000edfe0701 02773109 01 02773109 \
+        "030101fd010000000000edfe0701000101fb2c010000fd010000000000edfe0701 02773109 01 02773109 00 \
          0c6c656173742d6c6f61646564 00",
     );
     pinned(
@@ -158,17 +165,17 @@ fn to_gateway() {
             attempt,
             reason: Rejection::NoPrefill("m".into()),
         }),
-        "020101fd010000000000edfe0701000101fb2c010001fd010000000000edfe0701 05 016d",
+        "030101fd010000000000edfe0701000101fb2c010001fd010000000000edfe0701 05 016d",
     );
     pinned(
         &ToGateway::Placement(PlacementEffect::Placed { request, attempt, plan }),
-        "020101fd010000000000edfe0701000101fb2c010000fd010000000000edfe07010277310900 0c6c656173742d6c6f61646564010b \
+        "030101fd010000000000edfe0701000101fb2c010000fd010000000000edfe07010277310900 00 0c6c656173742d6c6f61646564010b \
          63616368652d61776172650109776f756c645f686974017701016e000000000000e03f010309",
     );
     let reason = Rejection::Timeout(Span::from_millis(5));
     pinned(
         &ToGateway::Placement(PlacementEffect::Rejected { request, attempt, reason }),
-        "020101fd010000000000edfe0701000101fb2c010001fd010000000000edfe070103fc404b4c00",
+        "030101fd010000000000edfe0701000101fb2c010001fd010000000000edfe070103fc404b4c00",
     );
     pinned(
         &ToGateway::Placement(PlacementEffect::Rejected {
@@ -176,38 +183,38 @@ fn to_gateway() {
             attempt,
             reason: Rejection::Pinned { worker: worker.clone(), why: "x".to_owned() },
         }),
-        "020101fd010000000000edfe0701000101fb2c010001fd010000000000edfe0701 06 02773109 0178",
+        "030101fd010000000000edfe0701000101fb2c010001fd010000000000edfe0701 06 02773109 0178",
     );
     for (result, hex) in [(Ok(()), "01"), (Err("x".to_owned()), "00 0178")] {
         pinned(
             &ToGateway::Fetched { worker: worker.clone(), request, attempt, result },
-            &format!("020101fd010000000000edfe0701000101fb2c0106 02773109 fd010000000000edfe0701 {hex}"),
+            &format!("030101fd010000000000edfe0701000101fb2c0106 02773109 fd010000000000edfe0701 {hex}"),
         );
     }
     let lost = PlacementEffect::Lost { request, attempt, worker: worker.clone() };
     pinned(
         &ToGateway::Placement(lost),
-        "020101fd010000000000edfe0701000101fb2c010002fd010000000000edfe070102773109",
+        "030101fd010000000000edfe0701000101fb2c010002fd010000000000edfe070102773109",
     );
     let admission = |result| ToGateway::Admission { worker: worker.clone(), request, attempt, result };
-    pinned(&admission(Ok(())), "020101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe070101");
+    pinned(&admission(Ok(())), "030101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe070101");
     pinned(
         &admission(Err(Refusal::NeverFits { needed: 9, pages: 8, page_tokens: 16 })),
-        "020101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe07010000090810",
+        "030101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe07010000090810",
     );
     pinned(
         &admission(Err(Refusal::Hopeless { needed: Span(9), left: Span(8) })),
-        "020101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe070100050908",
+        "030101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe070100050908",
     );
     let late = BatchEffect::Late { request, attempt, reason: "x".to_owned() };
     pinned(
         &ToGateway::Step { worker: worker.clone(), events: vec![late] },
-        "020100000101fb2c010202773109 0105fd010000000000edfe07010178",
+        "030100000101fb2c010202773109 0105fd010000000000edfe07010178",
     );
     let taken = BatchEffect::TakenOver { request, attempt };
     pinned(
         &ToGateway::Step { worker: worker.clone(), events: vec![taken] },
-        "020100000101fb2c010202773109 0106fd010000000000edfe0701",
+        "030100000101fb2c010202773109 0106fd010000000000edfe0701",
     );
     let logprobs = Logprobs { own: f32::NEG_INFINITY, top: vec![(5, -0.5)] };
     let mut last = token(3);
@@ -226,16 +233,16 @@ fn to_gateway() {
     ];
     pinned(
         &ToGateway::Step { worker: worker.clone(), events },
-        "020100000101fb2c0102027731090600fd010000000000edfe07010002fbd20700001000fd010000000000edfe07010003fbd307 \
+        "030100000101fb2c0102027731090600fd010000000000edfe07010002fbd20700001000fd010000000000edfe07010003fbd307 \
          01000080ff0105000000bf01011001fd010000000000edfe07010101000080ff0105000000bf02fd010000000000edfe07010102 \
          030403fd010000000000edfe0701017804fd010000000000edfe07010220",
     );
-    pinned(&ToGateway::WorkerLost(worker.clone()), "020100000101fb2c010302773109");
-    pinned(&ToGateway::ControllerStarted(NodeId::from("c1")), "020100000101fb2c0105026331");
+    pinned(&ToGateway::WorkerLost(worker.clone()), "030100000101fb2c010302773109");
+    pinned(&ToGateway::ControllerStarted(NodeId::from("c1")), "030100000101fb2c0105026331");
     let (descriptor, bytes) = ([0xcd; 32], vec![1, 2, 255]);
     pinned(
         &ToGateway::ModelPart { descriptor, part: 1, parts: 2, bytes },
-        "020100000101fb2c0104cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd0102030102ff",
+        "030100000101fb2c0104cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd0102030102ff",
     );
 }
 
@@ -266,26 +273,26 @@ fn to_controller() {
                 request: PlaceRequest { pin, ..place.clone() },
             },
             &format!(
-                "020201fd010000000000edfe070101fc00ca9a3b0101fb2c0100026731fd010000000000edfe0701016dfb2c01fb2d011001 \
+                "030201fd010000000000edfe070101fc00ca9a3b0101fb2c0100026731fd010000000000edfe0701016dfb2c01fb2d011001 \
                  0100 0102 77310901efefefefefefefefefefefefefefefef0101730101610001 {hex}"
             ),
         );
     }
     pinned(
         &ToController::Release { request, attempt },
-        "020201fd010000000000edfe0701000101fb2c0101fd010000000000edfe0701",
+        "030201fd010000000000edfe0701000101fb2c0101fd010000000000edfe0701",
     );
     pinned(
         &ToController::Accepted { request, attempt },
-        "020201fd010000000000edfe0701000101fb2c0103fd010000000000edfe0701",
+        "030201fd010000000000edfe0701000101fb2c0103fd010000000000edfe0701",
     );
     pinned(
         &ToController::Prefilled { request, attempt },
-        "020201fd010000000000edfe0701000101fb2c0106fd010000000000edfe0701",
+        "030201fd010000000000edfe0701000101fb2c0106fd010000000000edfe0701",
     );
     pinned(
         &ToController::WorkerLoad { worker: worker_id(), load: load() },
-        "020200000101fb2c0102027731090d010203040e05060708090a0b0c",
+        "030200000101fb2c0102027731090d010203040e05060708090a0b0c",
     );
     let (one, two) = (PageHash([0xef; 16]), PageHash([0xab; 16]));
     let events = vec![
@@ -296,14 +303,14 @@ fn to_controller() {
     ];
     pinned(
         &ToController::KvEvents { worker: worker_id(), seq: 300, events },
-        "020200000101fb2c0104027731 09 fb2c01 04 \
+        "030200000101fb2c0104027731 09 fb2c01 04 \
          00 01 efefefefefefefefefefefefefefefef 01 abababababababababababababababab 01 07 \
          00 00 01 efefefefefefefefefefefefefefefef 00 \
          01 02 abababababababababababababababab efefefefefefefefefefefefefefefef 02",
     );
     pinned(
         &ToController::KvSnapshot { worker: worker_id(), seq: 300, part: 1, parts: 2, pages: vec![two] },
-        "020200000101fb2c0105027731 09 fb2c01 01 02 01 abababababababababababababababab",
+        "030200000101fb2c0105027731 09 fb2c01 01 02 01 abababababababababababababababab",
     );
 }
 
@@ -361,7 +368,7 @@ fn to_worker() {
             gateway: gateway.clone(),
             spec: Box::new(fetched),
         },
-        "020301fd010000000000edfe070101fc00ca9a3b0101fb2c0106 02773109 02773109 026731 fd010000000000edfe0701 016d \
+        "030301fd010000000000edfe070101fc00ca9a3b0101fb2c0106 02773109 02773109 026731 fd010000000000edfe0701 016d \
          0101 00 01 010400 00 10 0102 00 00000000 0000803f 00 00000000 0000803f 00000000 00000000 00 00 00 01 00 40 \
          010173010174fbdc05",
     );
@@ -373,7 +380,7 @@ fn to_worker() {
             gateway: gateway.clone(),
             spec: Box::new(taken),
         },
-        "020301fd010000000000edfe070101fc00ca9a3b0101fb2c0108 02773109 02773109 01 026731 fd010000000000edfe0701 016d \
+        "030301fd010000000000edfe070101fc00ca9a3b0101fb2c0108 02773109 02773109 01 026731 fd010000000000edfe0701 016d \
          0101 00 01 010400 00 10 0102 00 00000000 0000803f 00 00000000 0000803f 00000000 00000000 00 00 00 01 00 40 \
          010173010174fbdc05",
     );
@@ -383,11 +390,12 @@ fn to_worker() {
             gateway: gateway.clone(),
             spec: Box::new(spec.clone()),
             prefill: None,
+            fetch: None,
         },
-        "020301fd010000000000edfe070101fc00ca9a3b0101fb2c010002773109026731fd010000000000edfe0701016d0301fb2c01fc \
+        "030301fd010000000000edfe070101fc00ca9a3b0101fb2c010002773109026731fd010000000000edfe0701016d0301fb2c01fc \
          7011010001efefefefefefefefefefefefefefefef010204050101100102000000003f0000803f28000000000000803f00000000 \
          0000000001030000c8c2fdffffffffffffffff0102010501610001016201000000000000e03f016302010164030178016504fc40 \
-         420f0040010173010174fbdc05 00",
+         420f0040010173010174fbdc05 00 00",
     );
     let handed = RequestSpec { prompt: vec![1].into(), hashes: Arc::default(), resumed: vec![], ..spec };
     let handed = RequestSpec { sampling: Arc::default(), props: Arc::default(), ..handed };
@@ -396,29 +404,30 @@ fn to_worker() {
             to: to.clone(),
             gateway: gateway.clone(),
             spec: Box::new(handed),
-            prefill: Some(to),
+            prefill: Some(to.clone()),
+            fetch: Some(Box::new(Prefix { from: to, tokens: 640 })),
         },
-        "020301fd010000000000edfe070101fc00ca9a3b0101fb2c010002773109026731fd010000000000edfe0701016d0101000010 \
-         010200 00000000 0000803f 00 00000000 0000803f 00000000 00000000 00 00 00 01 00 40 010173 010174 fbdc05 01 02773109",
+        "030301fd010000000000edfe070101fc00ca9a3b0101fb2c010002773109026731fd010000000000edfe0701016d0101000010 \
+         010200 00000000 0000803f 00 00000000 0000803f 00000000 00000000 00 00 00 01 00 40 010173 010174 fbdc05 01 02773109 01 02773109 fb8002",
     );
     pinned(
         &ToWorker::Cancel { request, attempt },
-        "020301fd010000000000edfe0701000101fb2c0101fd010000000000edfe0701",
+        "030301fd010000000000edfe0701000101fb2c0101fd010000000000edfe0701",
     );
     pinned(
         &ToWorker::CancelChoice { request, attempt, choice: 1 },
-        "020301fd010000000000edfe0701000101fb2c0102fd010000000000edfe070101",
+        "030301fd010000000000edfe0701000101fb2c0102fd010000000000edfe070101",
     );
     pinned(
         &ToWorker::Grant { request, attempt, choice: 1, upto: 99 },
-        "020301fd010000000000edfe0701000101fb2c0103fd010000000000edfe07010163",
+        "030301fd010000000000edfe0701000101fb2c0103fd010000000000edfe07010163",
     );
     pinned(
         &ToWorker::DescribeModel { gateway, descriptor: [0xcd; 32] },
-        "020300000101fb2c0104026731cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
+        "030300000101fb2c0104026731cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     );
-    pinned(&ToWorker::KvResync { controller: NodeId::from("c1") }, "020300000101fb2c0105026331");
+    pinned(&ToWorker::KvResync { controller: NodeId::from("c1") }, "030300000101fb2c0105026331");
     let role = WorkerRole::Prefill;
-    pinned(&ToWorker::SetRole { role, cause: SwitchCause::Admin }, "020300000101fb2c01070100");
-    pinned(&ToWorker::SetRole { role, cause: SwitchCause::Policy }, "020300000101fb2c01070101");
+    pinned(&ToWorker::SetRole { role, cause: SwitchCause::Admin }, "030300000101fb2c01070100");
+    pinned(&ToWorker::SetRole { role, cause: SwitchCause::Policy }, "030300000101fb2c01070101");
 }

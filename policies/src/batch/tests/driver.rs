@@ -8,7 +8,7 @@ use config::ids::{Attempt, RequestId};
 use super::model::{Engine, solo, solo_prompt};
 use super::replay::Replay;
 use crate::batch::{
-    Batch, BatchConfig, BatchEffect, BatchLoad, KvWork, PageHasher, Refusal, TokenEvent, Usage,
+    Batch, BatchConfig, BatchEffect, BatchLoad, Held, KvWork, PageHasher, Refusal, TokenEvent, Usage,
 };
 use crate::kv::events::Recording;
 use crate::kv::{Fingerprint, page_hashes};
@@ -144,6 +144,26 @@ impl Driver {
         self.settle();
     }
 
+    /// Submits a request of whose prompt another worker holds the start.
+    pub(super) fn add_held(&mut self, spec: &RequestSpec, held: Held) {
+        self.batch.submit_held(self.now, spec.clone(), held).unwrap();
+        self.received.insert(id(spec), Received::default());
+        self.specs.insert(id(spec), spec.clone());
+        self.settle();
+    }
+
+    /// As [`Driver::add_prefill`], where a third worker holds the start.
+    pub(super) fn add_prefill_held(&mut self, spec: &RequestSpec, open: bool, held: Held) {
+        self.batch.submit_prefill(self.now, spec.clone(), open, held).unwrap();
+        self.specs.insert(id(spec), spec.clone());
+        self.settle();
+    }
+
+    /// A request as it was submitted.
+    pub(super) fn spec(&self, of: Id) -> &RequestSpec {
+        &self.specs[&of]
+    }
+
     /// As [`Driver::add_received`], with pages only when the prompt is begun elsewhere.
     pub(super) fn add_expected(&mut self, spec: &RequestSpec, least: u32) {
         self.batch.submit_expected(self.now, spec.clone(), least).unwrap();
@@ -154,7 +174,7 @@ impl Driver {
 
     /// Submits a request for another worker, which has pages for it or not; nothing of it is for a gateway.
     pub(super) fn add_prefill(&mut self, spec: &RequestSpec, open: bool) -> Result<(), Refusal> {
-        let taken = self.batch.submit_prefill(self.now, spec.clone(), open);
+        let taken = self.batch.submit_prefill(self.now, spec.clone(), open, Held::default());
         self.settle();
         taken
     }

@@ -12,6 +12,7 @@ use crate::request::{RequestSpec, ResumedChoice};
 use crate::rng::Rng;
 
 mod expected;
+mod held;
 mod moves;
 mod offload;
 mod ordered;

@@ -22,6 +22,8 @@ pub struct Wanted {
     pub cached_pages: u32,
     /// Pages are wanted. Not where the request ends with its first token in any case.
     pub pages: bool,
+    /// Only what the sender holds is wanted, as far as that goes: it computes nothing and draws no token.
+    pub held: bool,
 }
 
 /// What happened. Those about imports come from this end's engine, the others from the peer.
@@ -120,7 +122,7 @@ pub enum ReceiverEffect {
     GrantCredit(u32),
     /// The scheduler takes the sequence over as if it had computed it, with the reserved pages. A last effect.
     Commit {
-        /// Tokens computed.
+        /// Tokens computed; of what was wanted as far as the sender holds it, those that are here now.
         tokens: u32,
         /// Pages from the start that hold what they should; all that the tokens take, except where the request ends.
         pages: u32,
@@ -400,7 +402,9 @@ impl Receiver {
         let outcome = match (self.phase, self.last) {
             (Phase::Importing, Some(last)) => {
                 self.report.committed_at = Some(now);
-                fx.push(ReceiverEffect::Commit { tokens: last.tokens, pages: self.run, ends: last.ends });
+                // The sender may hold less than is here.
+                let tokens = last.tokens.max(self.wanted.cached_pages * self.wanted.page_tokens);
+                fx.push(ReceiverEffect::Commit { tokens, pages: self.run, ends: last.ends });
                 if self.peer {
                     fx.push(ReceiverEffect::Ack);
                 }

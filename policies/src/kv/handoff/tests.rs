@@ -2,6 +2,7 @@ use super::*;
 use crate::invariant::{enforce, panic_on_broken};
 
 mod chunking;
+mod held;
 mod late;
 mod network;
 mod scenarios;
@@ -25,7 +26,10 @@ struct Decode {
 
 impl Decode {
     fn new(tokens: u32, cached: u32, config: HandoffConfig) -> Self {
-        Self::wanting(Wanted { tokens, page_tokens: PAGE, cached_pages: cached, pages: true }, config)
+        Self::wanting(
+            Wanted { tokens, page_tokens: PAGE, cached_pages: cached, pages: true, held: false },
+            config,
+        )
     }
 
     fn wanting(wanted: Wanted, config: HandoffConfig) -> Self {
@@ -40,7 +44,7 @@ impl Decode {
     /// One that has asked, and gets its pages when the sender begins.
     fn unreserved(tokens: u32, config: HandoffConfig) -> Self {
         panic_on_broken();
-        let wanted = Wanted { tokens, page_tokens: PAGE, cached_pages: 0, pages: true };
+        let wanted = Wanted { tokens, page_tokens: PAGE, cached_pages: 0, pages: true, held: false };
         let mut machine = Receiver::unreserved(config, KEY, wanted);
         let mut fx = Vec::new();
         machine.start(ms(0), &mut fx);

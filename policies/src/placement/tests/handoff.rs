@@ -15,7 +15,7 @@ const DECODE: WorkerRole = WorkerRole::Decode;
 /// Tokens that a request of these tests is expected to generate.
 const OUTPUT: u64 = 10;
 
-fn peer(n: u64, incarnation: u64, role: WorkerRole) -> WorkerInfo {
+pub(super) fn peer(n: u64, incarnation: u64, role: WorkerRole) -> WorkerInfo {
     let layout = PageLayout { page_tokens: 16, layers: 2, kv_heads: 1, head_dim: 8, element_bytes: 2 };
     let kv = KvPeer { address: format!("h:{n}"), fingerprint: Fingerprint([7; 32]), layout };
     WorkerInfo { role, kv: Some(kv), ..info(n, incarnation, 9) }
@@ -80,7 +80,7 @@ fn told(p: &mut Placement) -> Vec<(Route, Option<&'static str>, bool)> {
     notes(p).into_iter().map(|n| (n.route, n.reason, n.changed)).collect()
 }
 
-fn stage<'a>(plan: &'a Plan, policy: &str) -> &'a Stage {
+pub(super) fn stage<'a>(plan: &'a Plan, policy: &str) -> &'a Stage {
     plan.stages.iter().find(|s| s.policy.as_str() == policy).unwrap_or_else(|| panic!("{:?}", plan.stages))
 }
 

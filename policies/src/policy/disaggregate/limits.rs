@@ -44,7 +44,7 @@ impl DisaggregateOptions {
 }
 
 /// Prompt tokens that a worker computes in so many seconds, by its hardware profile; none where it says nothing of its model.
-fn tokens_in(row: &CandidateRow, seconds: f64) -> Option<u64> {
+pub(in crate::policy) fn tokens_in(row: &CandidateRow, seconds: f64) -> Option<u64> {
     let shape = row.info.shape.as_ref()?;
     let took = row.info.hardware.figures.prefill(shape, 0, SAMPLE)?.as_secs_f64();
     // A machine that takes no time has no limit; the cast saturates.

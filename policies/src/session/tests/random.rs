@@ -136,7 +136,12 @@ impl Life {
                 // A target is mostly booked where it was asked for.
                 let target = s.moving_to().filter(|_| rng.below(4) > 0);
                 let worker = target.cloned().unwrap_or(which);
-                s.placed(T, attempt, Plan { worker, prefill: None, why: "test", stages: Arc::default() }, fx);
+                s.placed(
+                    T,
+                    attempt,
+                    Plan { worker, prefill: None, fetch: None, why: "test", stages: Arc::default() },
+                    fx,
+                );
             }
             3 if rng.below(6) == 0 => {
                 let asked = self.asked.contains(&attempt.0);

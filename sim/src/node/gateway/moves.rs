@@ -1,12 +1,14 @@
 //! Requests that are moved to another worker while their streams run.
 
-use config::ids::{NodeId, RequestId, WorkerId};
+use std::sync::Arc;
+
+use config::ids::{Attempt, NodeId, RequestId, WorkerId};
 use policies::invariant::Broken;
 use policies::session::Phase;
 use policies::time::Time;
 
 use super::Gateway;
-use crate::event::Outbox;
+use crate::event::{ControllerMsg, Outbox};
 
 /// What is asked for when requests are moved.
 #[derive(Clone, Debug)]
@@ -42,5 +44,19 @@ impl Gateway {
             }
         }
         Ok(())
+    }
+
+    /// A request is at its target.
+    pub(super) fn switched(&mut self, id: RequestId, to: WorkerId, attempt: Attempt, out: &mut Outbox) {
+        self.places.switched(id);
+        if let Some(live) = self.live.get_mut(id) {
+            live.seen.moved();
+        }
+        if self.tells_accepted {
+            self.places.tell(id, ControllerMsg::Accepted(id, attempt), out);
+        }
+        if let Some(history) = &mut self.history {
+            history.placed(id, to, Arc::default());
+        }
     }
 }

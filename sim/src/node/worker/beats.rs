@@ -11,6 +11,7 @@ use policies::batch::BatchLoad;
 use policies::placement::WorkerInfo;
 use policies::time::{Span, Time};
 
+use super::Worker;
 use crate::event::{Event, Outbox, WorkerMsg};
 
 /// What a heartbeat says of a worker.
@@ -74,6 +75,15 @@ impl Heart {
         for listener in self.beats.to.iter().filter(|listener| listener.node != ad.info.id.node) {
             out.send(Event::Worker(listener.clone(), WorkerMsg::Beat(Arc::clone(&ad))));
         }
+    }
+}
+
+impl Worker {
+    /// Tells other workers what it offers and what it has to do.
+    pub(super) fn beat(&mut self, now: Time, out: &mut Outbox) {
+        let ad =
+            WorkerAd { info: self.info.clone(), draining: self.draining.is_some(), load: self.core.load() };
+        self.heart.beat(now, ad, out);
     }
 }
 

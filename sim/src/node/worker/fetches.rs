@@ -10,7 +10,7 @@ use policies::batch::Batch;
 use policies::request::RequestSpec;
 use policies::time::Time;
 
-use super::transfers::{Id, Side, Transfers};
+use super::transfers::{Id, Side, Source, Transfers};
 use crate::event::{Event, GatewayMsg, Outbox};
 
 /// The fetches of one worker.
@@ -82,7 +82,7 @@ impl Transfers {
             fetches.ended.push((id, Err("the request is about to end".to_owned())));
         } else {
             fetches.open.insert(id);
-            self.waits(id, kept, from, None);
+            self.waits(id, kept, Source::prompt(from));
         }
     }
 }

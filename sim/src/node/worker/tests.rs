@@ -2,11 +2,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use config::ids::{RequestId, TenantId};
+use policies::batch::BatchEffect;
 use policies::cost::{Hardware, ModelShape};
 use policies::kv::{Fingerprint, page_hashes};
 use policies::request::{Prop, RequestSpec, Sampling, Token};
+use policies::time::{Span, Time};
 
 use super::*;
+use crate::event::{Event, GatewayMsg, Outbox, WorkerMsg};
 use crate::network::Way;
 use crate::queue::Queue;
 
@@ -56,7 +59,7 @@ fn with_prop(mut spec: RequestSpec, name: &str, value: Prop) -> RequestSpec {
 fn run(mut worker: Worker, arrivals: Vec<(u64, RequestSpec)>) -> Vec<(Time, BatchEffect)> {
     let (mut queue, mut out, mut produced) = (Queue::default(), Outbox::new(), Vec::new());
     for (ms, spec) in arrivals {
-        let submit = WorkerMsg::Submit(Box::new(spec), None);
+        let submit = WorkerMsg::Submit(Box::new(spec), None, None);
         queue.push(Time::ZERO + Span::from_millis(ms), Event::Worker(worker.info.id.clone(), submit));
     }
     while let Some((now, event)) = queue.pop() {

@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 
+use super::chart::{INSIDE, TEXT};
+
 /// What an axis shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
@@ -32,6 +34,25 @@ pub(super) struct Axis {
 
 /// Least latency that a logarithmic axis shows, in milliseconds.
 const FLOOR: f64 = 1e-3;
+
+/// Width of a character of a label: that of a digit in a wide font.
+const CHARACTER: f64 = 0.55 * TEXT;
+
+/// Between two labels that stand side by side, at least.
+const GAP: f64 = 0.6 * TEXT;
+
+/// Steps of a logarithmic axis within a power of ten, the finest first, and from which power to which.
+const STEPS: [(&[f64], i32); 6] = [
+    (&[1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0], 1),
+    (&[1.0, 2.0, 5.0], 1),
+    (&[1.0, 3.0], 1),
+    (&[1.0], 1),
+    (&[1.0], 2),
+    (&[1.0], 3),
+];
+
+/// How many steps a linear axis along the bottom may have, about.
+const COUNTS: [u32; 4] = [8, 5, 3, 2];
 
 impl Axis {
     /// One that has room for all these values; `name` says what they are, the unit is added to it where it belongs there.
@@ -72,15 +93,34 @@ impl Axis {
     /// The values that get a label.
     pub(super) fn ticks(&self) -> Vec<f64> {
         match self.unit {
-            Unit::Latency => latencies(self.least, self.most),
-            Unit::Worker => linear(0.0, self.most, 8, 1.0),
+            Unit::Latency => self.finest(STEPS.iter().map(|steps| latencies(self.least, self.most, *steps))),
+            Unit::Worker => self.finest(COUNTS.iter().map(|n| linear(0.0, self.most, *n, 1.0))),
             Unit::Count => linear(self.least, self.most, 6, 0.1),
             Unit::Share => linear(self.least, self.most, 6, 0.001),
-            Unit::Time => {
-                let ticks = linear(self.least / self.scale, self.most / self.scale, 8, 1e-4);
+            Unit::Time => self.finest(COUNTS.iter().map(|n| {
+                let ticks = linear(self.least / self.scale, self.most / self.scale, *n, 1e-4);
                 ticks.iter().map(|tick| tick * self.scale).collect()
-            }
+            })),
         }
+    }
+
+    /// The first of these, the finest ones first, whose labels do not touch each other; else the last one.
+    fn finest(&self, all: impl Iterator<Item = Vec<f64>>) -> Vec<f64> {
+        let mut last = Vec::new();
+        for ticks in all {
+            if ticks.windows(2).all(|two| self.between(two[0], two[1]) >= GAP) {
+                return ticks;
+            }
+            last = ticks;
+        }
+        last
+    }
+
+    /// Room between the labels of two values along the bottom of a chart.
+    fn between(&self, left: f64, right: f64) -> f64 {
+        let of_all = |value: f64| self.place(value) / (self.place(self.most) - self.place(self.least));
+        let half = |value: f64| self.label(value).chars().count() as f64 * CHARACTER / 2.0;
+        (of_all(right) - of_all(left)) * f64::from(INSIDE) - half(left) - half(right)
     }
 
     /// The label at a value.
@@ -115,12 +155,10 @@ impl Ranged for Axis {
     }
 }
 
-/// 1, 2 and 5 times powers of ten; only the powers where there are many of those.
-fn latencies(least: f64, most: f64) -> Vec<f64> {
-    let factors: &[f64] = if most / least > 2e3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
-    let few = most / least < 3.0;
-    let factors = if few { &[1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0][..] } else { factors };
+/// Some multiples of powers of ten, or of every second or third of those.
+fn latencies(least: f64, most: f64, (factors, every): (&[f64], i32)) -> Vec<f64> {
     let decades = least.log10().floor() as i32..=most.log10().ceil() as i32;
+    let decades = decades.filter(|exponent| exponent % every == 0);
     let all = decades.flat_map(|exponent| factors.iter().map(move |factor| factor * 10_f64.powi(exponent)));
     all.filter(|tick| (least..=most).contains(tick)).collect()
 }
@@ -142,12 +180,12 @@ fn number(value: f64) -> String {
 }
 
 /// Milliseconds in the unit that suits them.
-pub(super) fn latency(ms: f64) -> String {
+fn latency(ms: f64) -> String {
     let (value, unit) = match ms {
         ms if ms < 1.0 => (1000.0 * ms, "µs"),
         ms if ms < 1000.0 => (ms, "ms"),
-        ms if ms < 120_000.0 => (ms / 1000.0, "s"),
-        ms => (ms / 60_000.0, "min"),
+        // Powers of ten are none of minutes.
+        ms => (ms / 1000.0, "s"),
     };
     format!("{} {unit}", number((value * 100.0).round() / 100.0))
 }
@@ -164,9 +202,11 @@ mod tests {
     fn labels_are_round_and_have_units() {
         let axis = |unit, most: f64| Axis::new("x", unit, [0.0, most].into_iter());
         let latency = Axis::new("TTFT", Unit::Latency, [9.0, 2100.0].into_iter());
-        let want = ["10 ms", "20 ms", "50 ms", "100 ms", "200 ms", "500 ms", "1 s", "2 s"];
-        assert_eq!(labels(&latency), want);
-        assert_eq!(labels(&axis(Unit::Latency, 900_000.0))[..3], ["1 µs", "10 µs", "100 µs"]);
+        assert_eq!(labels(&latency), ["10 ms", "30 ms", "100 ms", "300 ms", "1 s"]);
+        let short = Axis::new("TTFT", Unit::Latency, [9.0, 210.0].into_iter());
+        assert_eq!(labels(&short), ["10 ms", "20 ms", "50 ms", "100 ms", "200 ms"]);
+        let long = ["10 µs", "1 ms", "100 ms", "10 s"];
+        assert_eq!(labels(&axis(Unit::Latency, 900_000.0)), long);
         assert_eq!(labels(&axis(Unit::Share, 0.9)), ["0 %", "20 %", "40 %", "60 %", "80 %", "100 %"]);
         assert_eq!(labels(&axis(Unit::Count, 40_000.0)), ["0", "10k", "20k", "30k", "40k"]);
         let minutes = axis(Unit::Time, 3000.0);
@@ -187,6 +227,29 @@ mod tests {
                 assert!(range.start < range.end && range.end.is_finite(), "{unit:?} {values:?}: {range:?}");
                 assert!((1..64).contains(&ticks.len()), "{unit:?} {values:?}: {ticks:?}");
                 assert!(ticks.iter().all(|t| t.is_finite()), "{unit:?} {values:?}: {ticks:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn labels_along_the_bottom_keep_a_distance() {
+        for unit in [Unit::Latency, Unit::Time, Unit::Worker] {
+            for (least, step) in [(0.0, 0), (1e-3, 1), (0.7, 2), (9.3, 3), (10.0, 4), (130.0, 5), (9e4, 6)] {
+                for size in 0..120 {
+                    let most = (least + 0.01 * f64::from(step)) * 1.2_f64.powi(size) + 0.001;
+                    let axis = Axis::new("x", unit, [least, most].into_iter());
+                    let ticks = axis.ticks();
+                    let place = |value: f64| f64::from(axis.map(&value, (0, INSIDE)));
+                    let width = |value: f64| axis.label(value).chars().count() as f64 * CHARACTER;
+                    for two in ticks.windows(2) {
+                        let room = place(two[1]) - place(two[0]) - (width(two[0]) + width(two[1])) / 2.0;
+                        // Places are whole numbers.
+                        assert!(room >= GAP - 1.0, "{unit:?}, {least} to {most}: {:?}", labels(&axis));
+                    }
+                    let wide = unit != Unit::Worker && axis.most / axis.least.max(1e-9) > 20.0;
+                    let enough = if wide { 2 } else { 1 };
+                    assert!(ticks.len() >= enough, "{unit:?}, {least} to {most}: {:?}", labels(&axis));
+                }
             }
         }
     }

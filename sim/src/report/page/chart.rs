@@ -14,7 +14,15 @@ use crate::SimError;
 const SIZE: (u32, u32) = (900, 540);
 
 /// Size of the texts there.
-const TEXT: f64 = 29.0;
+pub(super) const TEXT: f64 = 29.0;
+
+/// Room for labels at the left and at the bottom, and for the end of the last label at the right.
+const LEFT: u32 = 128;
+const BOTTOM: u32 = 88;
+const RIGHT: u32 = 36;
+
+/// Width of what is inside of the axes.
+pub(super) const INSIDE: i32 = (SIZE.0 - LEFT - RIGHT) as i32;
 
 /// Colours that can be told from each other and read on white and on black. With more arms they begin again.
 pub(super) const COLOURS: [(u8, u8, u8); 8] = [
@@ -92,9 +100,9 @@ impl Chart {
     fn draw(&self, area: &Area<'_>) -> Result<(), DrawError> {
         let mut chart = ChartBuilder::on(area)
             .margin_top(20)
-            .margin_right(36)
-            .x_label_area_size(88)
-            .y_label_area_size(128)
+            .margin_right(RIGHT)
+            .x_label_area_size(BOTTOM)
+            .y_label_area_size(LEFT)
             .build_cartesian_2d(self.x.clone(), self.y.clone())?;
         let grey = RGBColor(128, 128, 128);
         let label = ("sans-serif", TEXT).into_font();

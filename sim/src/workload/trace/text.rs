@@ -1,6 +1,7 @@
 //! The tokens of prompts, of which a trace says only where they are alike.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use policies::cost::fake::{FakeModel, hash, roll};
 use policies::request::{Sampling, Token};
@@ -31,21 +32,26 @@ impl Answers {
         Self { model, temperature, blocks: BTreeMap::new(), order: VecDeque::new() }
     }
 
-    /// Writes the prompt of a row: the tokens of its blocks, then its own.
-    pub(super) fn prompt(&self, row: &Row, seed: u64, tokens: &mut Vec<Token>) {
+    /// The prompt of a row: the tokens of its blocks, then its own.
+    pub(super) fn prompt(&self, row: &Row, seed: u64) -> Arc<[Token]> {
         /// Sets blocks apart from other streams of random numbers.
         const BLOCKS: u64 = 0x626c_6f63_6b73;
         let input = row.input as usize;
-        tokens.clear();
-        tokens.reserve(input + 8);
+        // Written where it stays: it may be long.
+        let mut prompt: Arc<[Token]> = std::iter::repeat_n(0, input).collect();
+        let mut left = Arc::get_mut(&mut prompt).map_or(&mut [][..], |tokens| tokens);
         for block in &row.blocks {
-            let end = (tokens.len() + row.block_tokens as usize).min(input);
-            match self.blocks.get(block) {
-                Some(known) => tokens.extend(known.iter().take(end - tokens.len())),
-                None => text(rng::bits(BLOCKS, 0, *block), end, tokens),
+            let (size, known) = (left.len().min(row.block_tokens as usize), self.blocks.get(block));
+            let size = known.map_or(size, |known| known.len().min(size));
+            let (tokens, rest) = left.split_at_mut(size);
+            match known {
+                Some(known) => tokens.copy_from_slice(&known[..size]),
+                None => text(rng::bits(BLOCKS, 0, *block), tokens),
             }
+            left = rest;
         }
-        text(rng::bits(seed, 1, row.line), input, tokens);
+        text(rng::bits(seed, 1, row.line), left);
+        prompt
     }
 
     /// Remembers what the request `number` with this row and prompt is answered, where the log says which blocks that
@@ -76,13 +82,16 @@ impl Answers {
     }
 }
 
-/// Adds random bytes up to a length.
-fn text(stream: u64, end: usize, tokens: &mut Vec<Token>) {
-    let mut word = 0;
-    while tokens.len() < end {
-        word += 1;
-        let bytes = rng::mix64(stream.wrapping_add(word)).to_le_bytes();
-        tokens.extend_from_slice(&bytes.map(Token::from));
+/// Fills with random bytes.
+fn text(stream: u64, tokens: &mut [Token]) {
+    let (words, rest) = tokens.as_chunks_mut();
+    let mut word = stream;
+    let mut bytes = || {
+        word = word.wrapping_add(1);
+        rng::mix64(word).to_le_bytes().map(Token::from)
+    };
+    words.iter_mut().for_each(|tokens| *tokens = bytes());
+    if !rest.is_empty() {
+        rest.copy_from_slice(&bytes()[..rest.len()]);
     }
-    tokens.truncate(end);
 }

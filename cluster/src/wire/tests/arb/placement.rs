@@ -79,6 +79,10 @@ pub(super) fn kv_peer() -> impl Strategy<Value = KvPeer> {
     })
 }
 
+pub(super) fn prefix() -> impl Strategy<Value = Box<Prefix>> {
+    (worker(), any::<u32>()).prop_map(|(from, tokens)| Box::new(Prefix { from, tokens }))
+}
+
 pub(super) fn placement_effect() -> impl Strategy<Value = PlacementEffect> {
     let why = prop_oneof![
         Just("least-loaded"),
@@ -90,8 +94,9 @@ pub(super) fn placement_effect() -> impl Strategy<Value = PlacementEffect> {
         Just("round-robin"),
         Just("random")
     ];
-    let plan = (worker(), option::of(worker()), why, vec(stage(), 0..3))
-        .prop_map(|(worker, prefill, why, stages)| Plan { worker, prefill, why, stages: stages.into() });
+    let plan = (worker(), option::of(worker()), option::of(prefix()), why, vec(stage(), 0..3)).prop_map(
+        |(worker, prefill, fetch, why, stages)| Plan { worker, prefill, fetch, why, stages: stages.into() },
+    );
     let reason = prop_oneof![
         model().prop_map(Rejection::UnknownModel),
         model().prop_map(Rejection::NoWorker),

@@ -120,12 +120,18 @@ impl Receiver {
         fx: &mut Vec<ReceiverEffect>,
     ) {
         self.accepted(now);
-        let all = last.tokens.div_ceil(self.wanted.page_tokens);
+        let (page, held) = (self.wanted.page_tokens, self.wanted.held);
+        let mut all = last.tokens.div_ceil(page);
+        let mut least = self.wanted.tokens;
+        if held {
+            (all, least) = (all.max(self.wanted.cached_pages), 0);
+        }
+        let cut = held && !last.tokens.is_multiple_of(page);
         let cause = if self.room != Room::Reserved {
             Some(Cause::OverCredit)
-        } else if last.tokens < self.wanted.tokens || last.tokens > self.most {
+        } else if last.tokens < least || last.tokens > self.most || cut {
             Some(Cause::WrongTokens { expected: self.most, got: last.tokens })
-        } else if !drawn {
+        } else if !drawn && !held {
             Some(Cause::NoTokens)
         } else if let Some(cause) = self.objection(piece) {
             Some(cause)

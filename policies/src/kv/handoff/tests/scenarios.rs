@@ -44,7 +44,7 @@ fn b42_where_one_token_is_asked_for_no_page_is_wanted() {
     let fx = p.on(SenderEvent::Prefilled { tokens: 100, ends: false });
     assert_eq!(fx, [SenderEffect::SendLast { first: 0, count: 0, tokens: 100 }]);
 
-    let wanted = Wanted { tokens: 100, page_tokens: PAGE, cached_pages: 0, pages: false };
+    let wanted = Wanted { tokens: 100, page_tokens: PAGE, cached_pages: 0, pages: false, held: false };
     let mut d = Decode::wanting(wanted, config(8, 4));
     d.on(ReceiverEvent::Accepted);
     let done = ReceiverEvent::Last { tokens: 100, first: 0, count: 0, bytes: 0, drawn: true, ends: true };
@@ -369,7 +369,7 @@ fn a_cancel_overtakes_a_failure_that_waits_for_the_fence() {
 
 #[test]
 fn b52_one_token_more_or_less_is_another_sequence() {
-    let wanted = Wanted { tokens: 100, page_tokens: PAGE, cached_pages: 1, pages: true };
+    let wanted = Wanted { tokens: 100, page_tokens: PAGE, cached_pages: 1, pages: true, held: false };
     for (tokens, fine) in [(99, false), (100, true), (101, false), (17, false), (0, false)] {
         let mut d = Decode::wanting(wanted, config(8, 8));
         d.on(ReceiverEvent::Accepted);
@@ -385,7 +385,7 @@ fn b52_one_token_more_or_less_is_another_sequence() {
 
 #[test]
 fn ends_before_a_beginning_are_clean() {
-    let wanted = Wanted { tokens: 5, page_tokens: PAGE, cached_pages: 9, pages: true };
+    let wanted = Wanted { tokens: 5, page_tokens: PAGE, cached_pages: 9, pages: true, held: false };
     let mut d = Receiver::new(config(0, 0), KEY, wanted);
     let mut fx = Vec::new();
     d.on(ms(1), KEY, ReceiverEvent::Accepted, &mut fx);

@@ -33,6 +33,7 @@ impl DecodeEnd {
             page_tokens: case.page,
             cached_pages: case.cached,
             pages: case.want_pages,
+            held: false,
         };
         let pages = case.tokens.div_ceil(case.page);
         let begin = if case.late { Receiver::unreserved } else { Receiver::new };
