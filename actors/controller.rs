@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use cluster::wire::{ToController, ToGateway, ToWorker};
+use cluster::wire::{ToController, ToGateway, ToPool, ToWorker};
 use config::ids::{NodeId, PolicyName, RequestId};
 use config::{Choice, ControllerConfig};
 use policies::placement::{
     Placement, PlacementConfig, PlacementEffect, PolicyWork, Route, RouteNote, SwitchCause, Ticket,
 };
+use policies::policy::pool_replicate::PoolReplicate;
 use policies::policy::{PolicyAction, PolicyMode, Stage};
 use policies::time::Span;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
@@ -154,6 +155,16 @@ impl ControllerState {
             }
             ControllerMsg::WorkerDraining(worker) => self.core.worker_draining(&worker),
             ControllerMsg::WorkerLeft(worker) => self.core.worker_left(now, &worker, &mut effects),
+            ControllerMsg::PoolJoined(info) => {
+                let unused =
+                    !self.core.policies().iter().any(|p| p.config.name == PoolReplicate::NAME.into());
+                if unused && !self.core.knows_pool(&info.id) {
+                    let why = "cluster.cluster-policies does not list \"pool-replicate\"";
+                    warn!(pool = %info.id, why, "a pool is there that nothing is kept at");
+                }
+                self.core.pool_joined(info);
+            }
+            ControllerMsg::PoolLeft(pool) => self.core.pool_left(&pool),
             ControllerMsg::GatewayLeft(gateway) => {
                 let lives: BTreeSet<u64> = self
                     .owners
@@ -195,6 +206,14 @@ impl ControllerState {
                 let feed = self.core.kv_snapshot(&worker, seq, part, parts, &pages);
                 debug!(%worker, seq, part, parts, pages = pages.len(), ?feed, "pages of a worker");
             }
+            ControllerMsg::Wire(ToController::PoolEvents { pool, seq, events }) => {
+                let feed = self.core.pool_events(&pool, seq, &events);
+                trace!(%pool, seq, events = events.len(), ?feed, "pages of a pool changed");
+            }
+            ControllerMsg::Wire(ToController::PoolSnapshot { pool, seq, part, parts, pages }) => {
+                let feed = self.core.pool_snapshot(&pool, seq, part, parts, &pages);
+                debug!(%pool, seq, part, parts, pages = pages.len(), ?feed, "pages of a pool");
+            }
             ControllerMsg::Tick => {
                 self.core.tick(now, &mut effects);
                 metrics::gauge!(crate::metrics::BOOKED).set(f64::from(self.core.booked()));
@@ -213,7 +232,9 @@ impl ControllerState {
             ControllerMsg::ObserveDirectory(reply) => {
                 let directory = self.core.directory();
                 let (pages, bytes, workers) = (directory.pages(), directory.bytes(), directory.workers());
-                let _ = reply.send(DirectoryView { pages, bytes, workers });
+                let pools = self.core.pool_directory();
+                let (pages, bytes) = (pages + pools.pages(), bytes + pools.bytes());
+                let _ = reply.send(DirectoryView { pages, bytes, workers, pools: pools.workers() });
             }
             ControllerMsg::Opinion { ticket, policy, opinion, took } => {
                 self.policies.answered(ticket, &policy);
@@ -282,6 +303,10 @@ impl ControllerState {
                 PolicyWork::Resync(worker) => {
                     // One that cannot be reached, or whose answer is lost, is asked again by a tick of the core.
                     self.doors.to_worker(&worker, ToWorker::KvResync { controller: self.node.clone() });
+                }
+                PolicyWork::ResyncPool(pool) => {
+                    // As above.
+                    self.doors.to_pool(&pool, ToPool::KvResync { controller: self.node.clone() });
                 }
                 PolicyWork::Note(note) => say(&note),
                 PolicyWork::Act { policy, mode, action } => self.act(&policy, mode, action),

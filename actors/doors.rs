@@ -12,7 +12,7 @@ use config::GatewayConfig;
 use config::ids::{NodeId, PolicyName, WorkerId};
 use policies::batch::BatchLoad;
 use policies::kv::directory::HolderView;
-use policies::placement::{PolicyView, Ticket, WorkerInfo, WorkerView};
+use policies::placement::{PolicyView, PoolInfo, Ticket, WorkerInfo, WorkerView};
 use policies::policy::{Opinion, PolicyAction};
 use policies::time::Span;
 use ractor::RpcReplyPort;
@@ -70,6 +70,10 @@ pub enum ControllerMsg {
     WorkerDraining(WorkerId),
     /// The worker is gone.
     WorkerLeft(WorkerId),
+    /// A pool is there, or is another one now.
+    PoolJoined(PoolInfo),
+    /// The pool is gone.
+    PoolLeft(WorkerId),
     /// The gateway is gone: what it asked for interests nobody.
     GatewayLeft(NodeId),
     /// Looks for queued requests whose time is up.
@@ -115,6 +119,8 @@ pub struct DirectoryView {
     pub bytes: usize,
     /// Who holds how much of it.
     pub workers: Vec<HolderView>,
+    /// What pools hold.
+    pub pools: Vec<HolderView>,
 }
 
 /// What a worker's door takes.

@@ -12,7 +12,7 @@ use cluster::handshake::Refusal;
 use cluster::identity::next_incarnation;
 use cluster::link::{LinkEvent, Links};
 use cluster::port::{Door, PeerDoors};
-use cluster::wire::{Beat, ToNode, WorkerAd};
+use cluster::wire::{Beat, PoolAd, ToNode, WorkerAd};
 use config::ids::{NodeId, WorkerId};
 use config::{Config, Role};
 use policies::batch::BatchLoad;
@@ -25,10 +25,12 @@ use tracing::{debug, info, warn};
 
 use crate::clock;
 use crate::doors::{self, ControllerMsg, Doors, GatewayMsg, WorkerMsg};
+use crate::pool::PoolMsg;
 
 mod board;
 mod gate;
 mod offers;
+mod pools;
 mod start;
 
 pub use board::{Board, ClusterView, NodeRow, WorkerRow};
@@ -36,6 +38,7 @@ pub use start::{Entry, prepare};
 
 use gate::Hello;
 use offers::Workers;
+use pools::Pools;
 
 /// The core's deadlines are looked at this often.
 const TICK: Duration = Duration::from_millis(50);
@@ -56,6 +59,8 @@ pub enum MembershipMsg {
     },
     /// What this node's worker offers; none while it cannot serve.
     Worker(Option<WorkerAd>),
+    /// What this node's pool is; none while it takes no pages.
+    Pool(Option<PoolAd>),
     /// The load of this node's worker.
     Load(WorkerId, BatchLoad),
     /// A role of this process was started again and knows nobody.
@@ -102,6 +107,7 @@ pub struct MembershipState {
     early: BTreeMap<(NodeId, u64), Beat>,
     sessions: BTreeMap<NodeId, u32>,
     workers: Workers,
+    pools: Pools,
     next_beat: Time,
     /// Whom to tell when the goodbye has been read.
     leaving: Option<RpcReplyPort<()>>,
@@ -139,6 +145,7 @@ impl Actor for Membership {
             early: BTreeMap::new(),
             sessions: BTreeMap::new(),
             workers: Workers::default(),
+            pools: Pools::default(),
             next_beat: Time::ZERO,
             leaving: None,
             board,
@@ -182,7 +189,10 @@ impl MembershipState {
         let now = clock::now();
         let mut fx = Vec::new();
         // What comes often is shown at the next tick.
-        let shown = !matches!(message, MembershipMsg::Load(..) | MembershipMsg::Wire(ToNode::Beat(_)));
+        let shown = !matches!(
+            message,
+            MembershipMsg::Load(..) | MembershipMsg::Pool(_) | MembershipMsg::Wire(ToNode::Beat(_))
+        );
         match message {
             MembershipMsg::Wire(ToNode::Beat(beat)) => self.beat(now, *beat, &mut fx),
             MembershipMsg::Wire(ToNode::Goodbye { id, incarnation, reason }) => {
@@ -203,12 +213,21 @@ impl MembershipState {
                 self.workers_changed();
                 fx.push(MembershipEffect::BeatNow);
             }
+            MembershipMsg::Pool(ad) => {
+                self.pools.set_own(ad);
+                self.pools.announce(&self.doors);
+            }
             MembershipMsg::Load(worker, load) => self.workers.set_own_load(&worker, load),
             MembershipMsg::Reintroduce => {
                 self.workers.forget_announced();
+                self.pools.forget_announced();
+                self.pools.announce(&self.doors);
                 self.workers_changed();
             }
             MembershipMsg::Drain => {
+                // What it holds goes with it, or is on disk.
+                self.pools.set_own(None);
+                self.pools.announce(&self.doors);
                 self.hello.update(|me| me.draining = true);
                 self.core.set_me(now, self.hello.member(), &mut fx);
                 fx.push(MembershipEffect::BeatNow);
@@ -251,12 +270,14 @@ impl MembershipState {
             self.early.insert((id, incarnation), beat);
             return;
         }
-        let Beat { member, worker, peers, sessions } = beat;
+        let Beat { member, worker, pool, peers, sessions } = beat;
         for link in links {
             self.core.beat(now, link, member.clone(), &peers, fx);
         }
         self.sessions.insert(id.clone(), sessions);
-        self.workers.set_other(id, worker);
+        self.workers.set_other(id.clone(), worker);
+        self.pools.set_other(id, pool);
+        self.pools.announce(&self.doors);
         self.workers_changed();
     }
 
@@ -353,6 +374,10 @@ impl MembershipState {
                     let mut more = Vec::new();
                     self.core.set_me(clock::now(), self.hello.member(), &mut more);
                     self.doors.to_own_workers(|| WorkerMsg::Renew);
+                    let id = WorkerId::new(self.core.me().id.clone(), incarnation);
+                    self.pools.rename_own(&id);
+                    self.doors.to_own_pool(|| PoolMsg::Renew(id.clone()));
+                    self.pools.announce(&self.doors);
                     self.carry_out(more);
                 }
                 MembershipEffect::Fatal(reason) => {
@@ -387,6 +412,8 @@ impl MembershipState {
         metrics::counter!(crate::metrics::LOST_NODES, "why" => why.as_str()).increment(1);
         self.sessions.remove(id);
         self.workers.set_other(id.clone(), None);
+        self.pools.set_other(id.clone(), None);
+        self.pools.announce(&self.doors);
         self.workers_changed();
         // Also what was placed on a life of its worker that this node has not heard of yet: a controller may be ahead.
         self.doors.to_own_gateways(|| GatewayMsg::NodeLost(id.clone()));
@@ -405,6 +432,7 @@ impl MembershipState {
         let beat = Beat {
             member: self.core.me().clone(),
             worker: self.workers.own().cloned(),
+            pool: self.pools.own().cloned(),
             peers: self.core.peers(),
             sessions: self.doors.sessions(),
         };
@@ -461,6 +489,7 @@ impl MembershipState {
             metrics::gauge!(crate::metrics::NODES, "state" => state).set(count as f64);
         }
         let joined = self.core.is_joined();
-        self.board.publish(&view, joined, self.core.leader(), &self.workers, &self.sessions, &self.doors);
+        let offers = (&self.workers, &self.pools);
+        self.board.publish(&view, joined, self.core.leader(), offers, &self.sessions, &self.doors);
     }
 }

@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 
 use cluster::kv::PageBuf;
+use cluster::wire::ToPool;
 use config::PoolConfig;
 use config::ids::{NodeId, WorkerId};
 use policies::kv::{Fingerprint, PageHash};
@@ -159,6 +160,10 @@ pub enum PoolMsg {
     },
     /// The reader needs nothing more.
     Release(ReaderId),
+    /// From a gateway or a controller, here or elsewhere.
+    Wire(ToPool),
+    /// This node was cut off from all others and goes on as a new one: so does its pool, under this name.
+    Renew(WorkerId),
     /// A node is gone, or lives another life.
     OwnerLost(WorkerId),
     /// Somebody wants to know what is here, instead of who did before.
@@ -271,6 +276,7 @@ impl PoolState {
             }
             PoolMsg::Grant { reader, pages } => self.does(|store, fx| store.grant(now, reader, pages, fx)),
             PoolMsg::Release(reader) => self.release(reader),
+            PoolMsg::Wire(_) | PoolMsg::Renew(_) => {}
             PoolMsg::OwnerLost(owner) => self.does(|store, fx| store.owner_lost(now, &owner, fx)),
             PoolMsg::Listen(sink) => self.announce(sink),
             PoolMsg::Close => self.does(|store, fx| store.close(now, fx)),

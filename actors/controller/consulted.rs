@@ -229,7 +229,10 @@ impl Policies {
                 (!sent).then_some((ticket, policy))
             }
             // The controller's own.
-            PolicyWork::Resync(_) | PolicyWork::Note(_) | PolicyWork::Act { .. } => None,
+            PolicyWork::Resync(_)
+            | PolicyWork::ResyncPool(_)
+            | PolicyWork::Note(_)
+            | PolicyWork::Act { .. } => None,
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use cluster::port::PeerDoors;
-use cluster::wire::{Message, ToController, ToGateway, ToWorker, TraceContext, WorkerAd, seal};
+use cluster::wire::{Message, ToController, ToGateway, ToPool, ToWorker, TraceContext, WorkerAd, seal};
 use config::ids::{NodeId, WorkerId};
 use engine::ModelCard;
 use policies::placement::{KvPeer, Prefix};
@@ -15,6 +15,7 @@ use tracing::error;
 use super::{ControllerMsg, GatewayMsg, WorkerMsg};
 use crate::clock;
 use crate::membership::MembershipMsg;
+use crate::pool::PoolMsg;
 use crate::worker::pages::HeldAt;
 
 /// Hands a message that is for sessions to them, without the hop through their door; gives back what is for the door.
@@ -45,6 +46,10 @@ struct Known {
     /// This node's name goes with it.
     controller: Option<(NodeId, ActorRef<ControllerMsg>)>,
     membership: Option<ActorRef<MembershipMsg>>,
+    /// This node's name goes with it.
+    pool: Option<(NodeId, ActorRef<PoolMsg>)>,
+    /// Where the pools of the cluster exchange pages.
+    pools: BTreeMap<WorkerId, String>,
     /// The other nodes that there is a link to.
     peers: BTreeMap<NodeId, PeerDoors>,
     /// Another node whose controller leads. None: this node's own places, as the leader or in want of one.
@@ -165,10 +170,41 @@ impl Doors {
         self.read(|known| known.offers.get(worker)?.info.kv.clone())
     }
 
-    /// Where the start of a prompt can be asked for; none where its worker exchanges no pages, or is not there.
+    /// Where the start of a prompt can be asked for; none where its worker exchanges no pages, or who holds it is not there.
     #[must_use]
     pub fn held_at(&self, prefix: &Prefix) -> Option<HeldAt> {
-        self.kv_peer(&prefix.from).map(|peer| HeldAt { address: peer.address, tokens: prefix.tokens })
+        let address = match prefix.pool {
+            true => self.read(|known| known.pools.get(&prefix.from).cloned()),
+            false => self.kv_peer(&prefix.from).map(|peer| peer.address),
+        };
+        address.map(|address| HeldAt { address, tokens: prefix.tokens })
+    }
+
+    /// Makes this process's pool reachable; a restarted one replaces the old.
+    pub fn set_pool(&self, node: NodeId, door: ActorRef<PoolMsg>) {
+        self.write(|known| known.pool = Some((node, door)));
+    }
+
+    /// Says where the pools of the cluster exchange pages, this process's included.
+    pub fn set_pools(&self, pools: BTreeMap<WorkerId, String>) {
+        self.write(|known| known.pools = pools);
+    }
+
+    /// Sends to a pool; false when there is none or its mailbox is closed.
+    pub fn to_pool(&self, id: &WorkerId, message: ToPool) -> bool {
+        let own = self.read(|known| known.pool.clone()).filter(|(node, _)| *node == id.node);
+        match own {
+            Some((_, door)) => door.cast(PoolMsg::Wire(message)).is_ok(),
+            None => self.to_peer(&id.node, &message),
+        }
+    }
+
+    /// Sends to the pool of this process, if there is one.
+    pub fn to_own_pool(&self, message: impl FnOnce() -> PoolMsg) {
+        if let Some((_, door)) = self.read(|known| known.pool.clone()) {
+            // A pool that is stopping needs no news.
+            let _ = door.cast(message());
+        }
     }
 
     /// Keeps a model's card for the other roles of this process.

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use cluster::wire::{Door, Message, ToController, ToGateway, ToNode, ToWorker, open};
+use cluster::wire::{Door, Message, ToController, ToGateway, ToNode, ToPool, ToWorker, open};
 use tracing::{debug, trace, warn};
 
 use super::{ControllerMsg, Doors, WorkerMsg};
 use crate::clock;
 use crate::membership::MembershipMsg;
+use crate::pool::PoolMsg;
 
 /// Takes the parcels of one door.
 pub(super) type Handler = Arc<dyn Fn(Vec<u8>) + Send + Sync>;
@@ -37,6 +38,12 @@ pub fn handler(door: Door, doors: &Doors) -> Handler {
         Door::Worker => Arc::new(move |bytes| {
             if let Some(message) = opened::<ToWorker>(&bytes) {
                 worker(&doors, message);
+            }
+        }),
+        Door::Pool => Arc::new(move |bytes| {
+            if let Some(message) = opened::<ToPool>(&bytes) {
+                // What a pool that restarts is not told costs a copy, or is asked for again.
+                doors.to_own_pool(|| PoolMsg::Wire(message.clone()));
             }
         }),
     }

@@ -10,6 +10,7 @@ use policies::membership::MemberView;
 use serde::{Deserialize, Serialize};
 
 use super::offers::Workers;
+use super::pools::Pools;
 use crate::clock;
 use crate::doors::Doors;
 
@@ -57,6 +58,28 @@ pub struct NodeRow {
     pub sessions: u32,
     /// Its worker, while that serves.
     pub worker: Option<WorkerRow>,
+    /// Its pool, while that takes pages.
+    #[serde(default)]
+    pub pool: Option<PoolRow>,
+}
+
+/// A pool; sizes in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PoolRow {
+    /// Its name and incarnation.
+    pub id: String,
+    /// Where it exchanges KV pages with workers.
+    pub kv: String,
+    /// Pages that can be found there.
+    pub pages: u64,
+    /// In RAM.
+    pub ram_bytes: u64,
+    /// What may be there.
+    pub ram_capacity: u64,
+    /// On disk.
+    pub disk_bytes: u64,
+    /// What may be there; 0: it has no disk.
+    pub disk_capacity: u64,
 }
 
 /// A worker.
@@ -102,7 +125,7 @@ impl Board {
         members: &[MemberView],
         joined: bool,
         leader: Option<NodeId>,
-        workers: &Workers,
+        (workers, pools): (&Workers, &Pools),
         sessions: &BTreeMap<NodeId, u32>,
         doors: &Doors,
     ) {
@@ -142,6 +165,15 @@ impl Board {
                     kv_pages_cached: ad.load.pages_cached,
                     kv_pages_total: ad.load.pages_total,
                     max_context: ad.info.max_context,
+                }),
+                pool: pools.of((!view.itself).then_some(&member.id)).filter(|_| linked).map(|ad| PoolRow {
+                    id: ad.info.id.to_string(),
+                    kv: ad.info.address.clone(),
+                    pages: ad.load.pages,
+                    ram_bytes: ad.load.ram,
+                    ram_capacity: ad.load.ram_capacity,
+                    disk_bytes: ad.load.disk,
+                    disk_capacity: ad.load.disk_capacity,
                 }),
             }
         };

@@ -8,6 +8,7 @@ use policies::batch::BatchLoad;
 use tracing::{info, warn};
 
 use crate::doors::{ControllerMsg, Doors, GatewayMsg, Offer};
+use crate::pool::PoolMsg;
 
 /// This node's worker and the others'.
 #[derive(Debug, Default)]
@@ -66,6 +67,7 @@ impl Workers {
             self.announced.remove(&id);
             doors.to_controller(ControllerMsg::WorkerLeft(id.clone()));
             doors.to_own_gateways(|| GatewayMsg::Wire(ToGateway::WorkerLost(id.clone())));
+            doors.to_own_pool(|| PoolMsg::OwnerLost(id.clone()));
         }
         for (id, ad) in &now {
             let known = self.announced.get(id);

@@ -116,12 +116,13 @@ impl Entry {
         supervisor: ActorCell,
     ) -> Result<Links, ActorProcessingErr> {
         let mut ports = Vec::new();
-        for door in [Door::Node, Door::Gateway, Door::Controller, Door::Worker] {
+        for door in Door::ALL {
             let role = match door {
                 Door::Node => None,
                 Door::Gateway => Some(Role::Gateway),
                 Door::Controller => Some(Role::Controller),
                 Door::Worker => Some(Role::Worker),
+                Door::Pool => Some(Role::Pool),
             };
             if role.is_none_or(|role| self.roles.contains(role)) {
                 ports.push(Port::open(door, doors::handler(door, doors), supervisor.clone()).await?);

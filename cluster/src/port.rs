@@ -117,6 +117,8 @@ pub struct PeerDoors {
     pub controller: Option<ActorRef<DoorMsg>>,
     /// Its worker.
     pub worker: Option<ActorRef<DoorMsg>>,
+    /// Its pool.
+    pub pool: Option<ActorRef<DoorMsg>>,
 }
 
 impl PeerDoors {
@@ -128,6 +130,7 @@ impl PeerDoors {
             Door::Gateway => self.gateway.as_ref(),
             Door::Controller => self.controller.as_ref(),
             Door::Worker => self.worker.as_ref(),
+            Door::Pool => self.pool.as_ref(),
         }
     }
 
@@ -160,6 +163,7 @@ impl PeerDoors {
             gateway: find(Door::Gateway),
             controller: find(Door::Controller),
             worker: find(Door::Worker),
+            pool: find(Door::Pool),
         }
     }
 }

@@ -13,11 +13,11 @@ pub(crate) mod handoff;
 mod message;
 pub mod version;
 
-pub use ad::{Beat, ModelAd, WorkerAd};
+pub use ad::{Beat, ModelAd, PoolAd, PoolLoad, WorkerAd};
 pub use codec::MAX_BYTES;
 pub use envelope::{Envelope, TraceContext, open, seal};
 pub use error::WireError;
-pub use message::{Door, KV_SNAPSHOT_PAGES, Message, ToController, ToGateway, ToNode, ToWorker};
+pub use message::{Door, KV_SNAPSHOT_PAGES, Message, ToController, ToGateway, ToNode, ToPool, ToWorker};
 pub use version::{MIN_WIRE_VERSION, WIRE_VERSION, agree};
 
 #[cfg(test)]

@@ -61,7 +61,8 @@ pub struct ClusterConfig {
     #[serde(with = "optional::auto")]
     pub cookie_file: Option<PathBuf>,
     /// The policies that the controller asks about each request, in this order (`cluster_policies` is read too):
-    /// `cache-aware`, `session-affinity`, `disaggregate`. Each has its table `[policy.NAME]`. Default: all.
+    /// `cache-aware`, `session-affinity`, `disaggregate`, `replicate`, `pool-replicate`. Each has its table `[policy.NAME]`.
+    /// Default: all but `pool-replicate`.
     #[serde(deserialize_with = "optional::list")]
     pub cluster_policies: Vec<String>,
     /// How often a node tells the others that it lives, and its load. Default `500ms`.
@@ -112,7 +113,7 @@ impl Default for ClusterConfig {
             controller: None,
             gateways: Vec::new(),
             cookie_file: None,
-            cluster_policies: PoliciesConfig::NAMES.map(str::to_owned).to_vec(),
+            cluster_policies: PoliciesConfig::DEFAULT.map(str::to_owned).to_vec(),
             heartbeat: Dur::from_millis(500),
             suspect_after: Dur::from_secs(3),
             forget_after: Dur::from_secs(600),

@@ -193,6 +193,15 @@ impl Attempt {
         Self(self.0 | Self::FETCH)
     }
 
+    /// Set in the name of what a pool fetches to keep it.
+    const STORE: u32 = 1 << 30;
+
+    /// The name under which this try's prompt goes to a pool, beside the try itself and what it fetches.
+    #[must_use]
+    pub const fn store(self) -> Self {
+        Self(self.0 | Self::STORE)
+    }
+
     /// Of a fetch, the try that it is for.
     #[must_use]
     pub const fn fetched_for(self) -> Option<Self> {

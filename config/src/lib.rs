@@ -47,8 +47,8 @@ pub use log::{LogConfig, LogFormat};
 pub use model::{Dtype, Isq, ModelConfig};
 pub use node::NodeConfig;
 pub use policy::{
-    CacheAwareConfig, DisaggregateConfig, Mode, PoliciesConfig, PrefillFallback, PrefixIndex,
-    ReplicateConfig, SessionAffinityConfig,
+    CacheAwareConfig, DisaggregateConfig, Mode, PoliciesConfig, PoolReplicateConfig, PrefillFallback,
+    PrefixIndex, ReplicateConfig, SessionAffinityConfig,
 };
 pub use pool::PoolConfig;
 pub use role::{Role, RoleSet, WorkerRole};

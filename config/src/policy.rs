@@ -10,10 +10,12 @@ use crate::units::Dur;
 
 mod cache_aware;
 mod disaggregate;
+mod pool_replicate;
 mod replicate;
 
 pub use cache_aware::{CacheAwareConfig, PrefixIndex};
 pub use disaggregate::{DisaggregateConfig, PrefillFallback};
+pub use pool_replicate::PoolReplicateConfig;
 pub use replicate::ReplicateConfig;
 
 /// The policies that exist, each with its table. A table alone does nothing: the list says which are asked, and in which
@@ -29,6 +31,8 @@ pub struct PoliciesConfig {
     pub disaggregate: DisaggregateConfig,
     /// `[policy.replicate]`
     pub replicate: ReplicateConfig,
+    /// `[policy.pool-replicate]`
+    pub pool_replicate: PoolReplicateConfig,
 }
 
 /// What is done with what a policy says.
@@ -97,7 +101,12 @@ impl Default for SessionAffinityConfig {
 
 impl PoliciesConfig {
     /// The names that `cluster.cluster-policies` may list.
-    pub const NAMES: [&'static str; 4] = ["cache-aware", "session-affinity", "disaggregate", "replicate"];
+    pub const NAMES: [&'static str; 5] =
+        ["cache-aware", "session-affinity", "disaggregate", "replicate", "pool-replicate"];
+
+    /// Those that are asked where the list is not given. Pools are used where somebody says so: copies of all prompts cost
+    /// links and memory.
+    pub const DEFAULT: [&'static str; 4] = ["cache-aware", "session-affinity", "disaggregate", "replicate"];
 
     /// The first name of a list of policies that is not allowed there, with the rule that it breaks.
     #[must_use]
@@ -130,6 +139,7 @@ impl PoliciesConfig {
             "use more than 0s",
         )?;
         self.disaggregate.validate()?;
-        self.replicate.validate()
+        self.replicate.validate()?;
+        self.pool_replicate.validate()
     }
 }

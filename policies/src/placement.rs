@@ -32,6 +32,7 @@ mod handoff;
 mod pair;
 mod pinned;
 mod policies;
+mod pools;
 mod route;
 mod rows;
 mod select;
@@ -40,8 +41,8 @@ mod types;
 pub use pair::KvPeer;
 pub use route::{Route, RouteNote};
 pub use types::{
-    Choice, PlaceRequest, PlacementConfig, PlacementEffect, Plan, PolicyView, PolicyWork, Prefix, Rejection,
-    SwitchCause, Ticket, WorkerInfo, WorkerView,
+    Choice, PlaceRequest, PlacementConfig, PlacementEffect, Plan, PolicyView, PolicyWork, PoolInfo, Prefix,
+    Rejection, SwitchCause, Ticket, WorkerInfo, WorkerView,
 };
 
 #[cfg(test)]
@@ -78,6 +79,7 @@ pub struct Placement {
     directory: Directory,
     directory_kept: Time,
     routes: route::Routes,
+    pools: pools::Pools,
 }
 
 #[derive(Debug)]
@@ -165,6 +167,7 @@ impl Placement {
             directory: Directory::new(),
             directory_kept: Time::ZERO,
             routes: route::Routes::default(),
+            pools: pools::Pools::default(),
         }
     }
 
@@ -447,6 +450,7 @@ impl Placement {
             for worker in self.directory.overdue() {
                 self.policies.resync(worker);
             }
+            self.keep_pools();
         }
     }
 

@@ -16,11 +16,13 @@ use config::ids::{Attempt, PolicyName, RequestId, SessionId, WorkerId};
 
 use crate::invariant::Broken;
 use crate::kv::PageHash;
-use crate::placement::{PlaceRequest, WorkerInfo, WorkerView};
+use crate::placement::{PlaceRequest, PoolInfo, WorkerInfo, WorkerView};
 use crate::time::{Span, Time};
 
 pub mod cache_aware;
 pub mod disaggregate;
+mod fetching;
+pub mod pool_replicate;
 pub mod replicate;
 pub mod session_affinity;
 
@@ -120,6 +122,17 @@ pub struct PolicyQuery {
     pub prefill: Arc<[CandidateRow]>,
     /// Prefill workers that serve the model at all.
     pub prefill_known: u32,
+    /// The pools, by name.
+    pub pools: Arc<[PoolRow]>,
+}
+
+/// A pool, and what it holds of the prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolRow {
+    /// What it has told of itself.
+    pub info: Arc<PoolInfo>,
+    /// Leading full pages of this prompt that it holds, as far as the directory knows.
+    pub hit_pages: u32,
 }
 
 /// A worker that could take the request now, or compute its prompt for another.
@@ -205,7 +218,7 @@ pub struct PlacedAt {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Opinion {
     /// Workers that should not take it. Where all policies together would leave nobody, none is excluded.
-    pub exclude: Vec<WorkerId>,
+    pub exclude: Box<[WorkerId]>,
     /// The worker that should.
     pub pin: Option<Pin>,
     /// What it would cost on each worker, in tokens; the lower the better. Of a worker that is left out the cost is
@@ -226,6 +239,8 @@ pub struct Opinion {
     /// What is fetched from other workers in case that this or that one computes the prompt; the word, the text and the
     /// figures of the one that does are recorded in place of those above.
     pub fetches: Box<[Fetch]>,
+    /// The pool that is to keep the prompt's pages.
+    pub store: Option<Box<StoreAt>>,
     /// Prompt tokens that need not be computed since it was heard, over the least loaded worker; negative where it costs
     /// some.
     pub saved: Option<i64>,
@@ -245,13 +260,26 @@ impl Opinion {
     }
 }
 
-/// What is to be fetched from another worker in case that one certain worker computes the prompt.
+/// That a prompt's pages are to be kept at a pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoreAt {
+    /// The pool.
+    pub pool: WorkerId,
+    /// As [`Opinion::why`].
+    pub why: String,
+    /// As [`Opinion::numbers`].
+    pub numbers: Vec<(&'static str, f64)>,
+}
+
+/// What is to be fetched from another worker, or from a pool, in case that one certain worker computes the prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fetch {
     /// Who computes the prompt.
     pub to: WorkerId,
     /// Who holds its start.
     pub from: WorkerId,
+    /// That is a pool.
+    pub pool: bool,
     /// Tokens of that, as far as is known.
     pub tokens: u32,
     /// As [`Opinion::why`].

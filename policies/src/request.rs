@@ -221,6 +221,17 @@ impl RequestSpec {
         }
     }
 
+    /// What a pool is told to keep of a request: its prompt, under a name of its own, and for as long as it takes.
+    #[must_use]
+    pub fn prompt_to_store(&self) -> Self {
+        Self {
+            attempt: self.attempt.store(),
+            hashes: Arc::clone(&self.hashes),
+            tenant: self.tenant.clone(),
+            ..Self::plain(self.id, self.model.clone(), Arc::clone(&self.prompt), 1)
+        }
+    }
+
     /// How many tokens `choice` may have before anything is granted: those that it has, and what is left of its
     /// credit. [`u32::MAX`] where there is no limit.
     #[must_use]

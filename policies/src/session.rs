@@ -107,6 +107,16 @@ pub enum SessionEffect {
         /// One a token.
         tokens: Vec<Logprobs>,
     },
+    /// Tell a pool to keep the pages of the prompt, which is computed: it asks a worker for those that it lacks. Said at the
+    /// first token of an attempt; nobody waits for what comes of it.
+    Store {
+        /// The pool.
+        pool: WorkerId,
+        /// Who has computed the prompt.
+        from: WorkerId,
+        /// The prompt, as [`RequestSpec::prompt_to_store`].
+        spec: Box<RequestSpec>,
+    },
     /// Tell the worker to stop this attempt, if it is still at it.
     CancelAt {
         /// The worker.
@@ -208,6 +218,8 @@ pub struct Session {
     at: Option<WorkerId>,
     /// The worker that was to compute the prompt of the current attempt for that one.
     prefill: Option<WorkerId>,
+    /// The pool that is to keep its prompt when that is computed.
+    store: Option<WorkerId>,
     /// The worker took the current attempt.
     accepted: bool,
     choices: Vec<ChoiceState>,
@@ -271,6 +283,7 @@ impl Session {
             phase: Phase::New,
             at: None,
             prefill: None,
+            store: None,
             accepted: false,
             choices,
             next_prompt: 1,

@@ -118,7 +118,7 @@ fn the_configuration_that_is_given_counts_more_than_the_one_that_is_named() {
     let given = load(Some(&folder.join("other.toml")));
     assert_eq!(given.cluster.retry_limit, 2);
     // What the file leaves out is as at a node: there all policies are asked.
-    assert_eq!(given.cluster.cluster_policies, config::PoliciesConfig::NAMES);
+    assert_eq!(given.cluster.cluster_policies, config::PoliciesConfig::DEFAULT);
     assert!(Scenario::default().cluster.cluster_policies.is_empty());
 }
 

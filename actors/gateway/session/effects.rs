@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use cluster::wire::{ToController, ToWorker};
+use cluster::wire::{ToController, ToPool, ToWorker};
 use policies::batch::TokenEvent;
 use policies::placement::Rejection;
 use policies::request::Finish;
@@ -73,6 +73,10 @@ impl SessionState {
             }
             SessionEffect::Grant { worker, request, attempt, choice, upto } => {
                 doors.to_worker(&worker, ToWorker::Grant { request, attempt, choice, upto });
+            }
+            SessionEffect::Store { pool, from, spec } => {
+                // One that cannot be reached keeps nothing.
+                doors.to_pool(&pool, ToPool::Store { to: pool.clone(), from, spec });
             }
             SessionEffect::Prefilled { request, attempt } => {
                 if let Some(placer) = self.track.update(|held| held.booked.clone()) {

@@ -173,6 +173,7 @@ impl Actor for ControllerStub {
                             worker: world.worker.clone(),
                             prefill: None,
                             fetch: None,
+                            store: None,
                             why: "only-worker",
                             stages: std::sync::Arc::default(),
                         };

@@ -3,7 +3,7 @@
 use config::ids::ModelId;
 use policies::batch::BatchLoad;
 use policies::membership::{Member, Peer};
-use policies::placement::WorkerInfo;
+use policies::placement::{PoolInfo, WorkerInfo};
 
 /// A node's heartbeat.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,6 +12,8 @@ pub struct Beat {
     pub member: Member,
     /// Its worker, where it has one that serves.
     pub worker: Option<WorkerAd>,
+    /// Its pool, where it has one that takes pages.
+    pub pool: Option<PoolAd>,
     /// The nodes that it is linked to.
     pub peers: Vec<Peer>,
     /// Client sessions that live on it.
@@ -29,6 +31,30 @@ pub struct WorkerAd {
     pub load: BatchLoad,
     /// The models it serves.
     pub models: Vec<ModelAd>,
+}
+
+/// A pool, and how full it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolAd {
+    /// What the controller places by.
+    pub info: PoolInfo,
+    /// Its figures when they were told last.
+    pub load: PoolLoad,
+}
+
+/// How full a pool is; sizes in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolLoad {
+    /// Pages that can be found.
+    pub pages: u64,
+    /// In RAM.
+    pub ram: u64,
+    /// What may be there.
+    pub ram_capacity: u64,
+    /// On disk.
+    pub disk: u64,
+    /// What may be there; 0: it has no disk.
+    pub disk_capacity: u64,
 }
 
 /// A model of a worker, by its descriptor: what a gateway needs to speak to the model (tokenizer, chat template, limits),

@@ -25,11 +25,13 @@ pub enum Door {
     Controller,
     /// A node's worker.
     Worker,
+    /// A node's pool.
+    Pool,
 }
 
 impl Door {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Node, Self::Gateway, Self::Controller, Self::Worker];
+    pub const ALL: [Self; 5] = [Self::Node, Self::Gateway, Self::Controller, Self::Worker, Self::Pool];
 
     /// The door's name in logs and metrics, and that of its process group.
     #[must_use]
@@ -39,6 +41,7 @@ impl Door {
             Self::Gateway => "gateway",
             Self::Controller => "controller",
             Self::Worker => "worker",
+            Self::Pool => "pool",
         }
     }
 }
@@ -49,7 +52,7 @@ impl fmt::Display for Door {
     }
 }
 
-/// One of the four enums below; nothing else can be one.
+/// One of the five enums below; nothing else can be one.
 pub trait Message: Form {
     /// Who reads it.
     const DOOR: Door;
@@ -194,6 +197,47 @@ pub enum ToController {
         /// The pages.
         pages: Vec<PageHash>,
     },
+    /// As [`ToController::KvEvents`], of a pool.
+    PoolEvents {
+        /// The pool.
+        pool: WorkerId,
+        /// One more than that of its last message of this kind.
+        seq: u64,
+        /// The changes, in order.
+        events: Vec<KvEvent>,
+    },
+    /// As [`ToController::KvSnapshot`], of a pool.
+    PoolSnapshot {
+        /// The pool.
+        pool: WorkerId,
+        /// Its events up to this number are contained.
+        seq: u64,
+        /// Which part, from 0.
+        part: u32,
+        /// How many there are.
+        parts: u32,
+        /// The pages.
+        pages: Vec<PageHash>,
+    },
+}
+
+/// To a pool.
+#[derive(Clone, Debug)]
+pub enum ToPool {
+    /// Keep the pages of a prompt: ask the worker that has computed it for those that are not here.
+    Store {
+        /// The life of the pool that is meant.
+        to: WorkerId,
+        /// The worker.
+        from: WorkerId,
+        /// The prompt.
+        spec: Box<RequestSpec>,
+    },
+    /// As [`ToWorker::KvResync`].
+    KvResync {
+        /// Whom to answer.
+        controller: NodeId,
+    },
 }
 
 /// To a worker.
@@ -209,7 +253,7 @@ pub enum ToWorker {
         spec: Box<RequestSpec>,
         /// The worker that computes its prompt; none: this one does.
         prefill: Option<WorkerId>,
-        /// What whoever computes the prompt fetches of it from another worker.
+        /// What whoever computes the prompt fetches of it from another worker, or from a pool.
         fetch: Option<Box<Prefix>>,
     },
     /// Fetch the pages of a running request from the worker that computes it, which goes on; answered by
@@ -334,7 +378,11 @@ impl Message for ToController {
             Self::Release { request, attempt }
             | Self::Accepted { request, attempt }
             | Self::Prefilled { request, attempt } => Some((*request, *attempt)),
-            Self::WorkerLoad { .. } | Self::KvEvents { .. } | Self::KvSnapshot { .. } => None,
+            Self::WorkerLoad { .. }
+            | Self::KvEvents { .. }
+            | Self::KvSnapshot { .. }
+            | Self::PoolEvents { .. }
+            | Self::PoolSnapshot { .. } => None,
         }
     }
 
@@ -346,7 +394,9 @@ impl Message for ToController {
             | Self::Prefilled { .. }
             | Self::WorkerLoad { .. }
             | Self::KvEvents { .. }
-            | Self::KvSnapshot { .. } => None,
+            | Self::KvSnapshot { .. }
+            | Self::PoolEvents { .. }
+            | Self::PoolSnapshot { .. } => None,
         }
     }
 
@@ -355,6 +405,24 @@ impl Message for ToController {
             request.deadline = deadline;
         }
     }
+}
+
+impl Message for ToPool {
+    const DOOR: Door = Door::Pool;
+
+    fn request(&self) -> Option<(RequestId, Attempt)> {
+        match self {
+            Self::Store { spec, .. } => Some((spec.id, spec.attempt)),
+            Self::KvResync { .. } => None,
+        }
+    }
+
+    // A pool goes on when the request is over.
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
+
+    fn set_deadline(&mut self, _deadline: Time) {}
 }
 
 impl Message for ToWorker {

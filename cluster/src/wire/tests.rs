@@ -93,12 +93,14 @@ proptest! {
         gateway in arb::to_gateway(),
         controller in arb::to_controller(),
         worker in arb::to_worker(),
+        pool in arb::to_pool(),
         trace in arb::trace(),
     ) {
         comes_back(&node, trace)?;
         comes_back(&gateway, trace)?;
         comes_back(&controller, trace)?;
         comes_back(&worker, trace)?;
+        comes_back(&pool, trace)?;
     }
 
     #[test]
@@ -107,17 +109,19 @@ proptest! {
         gateway in arb::to_gateway(),
         controller in arb::to_controller(),
         worker in arb::to_worker(),
+        pool in arb::to_pool(),
         flips in flips(),
     ) {
         survives_damage(&node, &flips)?;
         survives_damage(&gateway, &flips)?;
         survives_damage(&controller, &flips)?;
         survives_damage(&worker, &flips)?;
+        survives_damage(&pool, &flips)?;
     }
 
     #[test]
     fn noise_is_an_error_and_never_a_panic(
-        door in 0..4_u8,
+        door in 0..5_u8,
         noise in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
         // With a right front, or nearly all noise would be refused at its first byte.
@@ -125,6 +129,7 @@ proptest! {
         for bytes in [&bytes[..], &noise[..]] {
             let _ = (open::<ToNode>(READ, bytes), open::<ToGateway>(READ, bytes));
             let _ = (open::<ToController>(READ, bytes), open::<ToWorker>(READ, bytes));
+            let _ = open::<ToPool>(READ, bytes);
         }
     }
 }
@@ -174,7 +179,7 @@ fn token(index: u32) -> BatchEffect {
 
 #[test]
 fn a_foreign_version_is_told_before_anything_else_is_looked_at() {
-    for got in [0, 1, 2, 4, 250, 251, u16::MAX] {
+    for got in [0, 1, 2, 3, 5, 250, 251, u16::MAX] {
         let mut bytes = codec::encode(&got).unwrap();
         bytes.extend([0xff; 3]);
         let error = open::<ToNode>(READ, &bytes).unwrap_err();
@@ -190,6 +195,7 @@ fn a_message_for_another_door_is_an_error() {
     assert_eq!(open::<ToGateway>(READ, &bytes).err(), wrong(Door::Gateway));
     assert_eq!(open::<ToController>(READ, &bytes).err(), wrong(Door::Controller));
     assert_eq!(open::<ToWorker>(READ, &bytes).err(), wrong(Door::Worker));
+    assert_eq!(open::<ToPool>(READ, &bytes).err(), wrong(Door::Pool));
     let lost = seal(SENT, &ToGateway::WorkerLost(worker_id()), None).unwrap();
     let error = open::<ToNode>(READ, &lost).unwrap_err();
     assert_eq!(error.to_string(), "a message for the gateway came to the node");
@@ -262,7 +268,8 @@ fn values_that_no_sender_writes_are_refused() {
             draining: false,
             http: None,
         };
-        let beat = ToNode::Beat(Box::new(Beat { member, worker: None, peers: Vec::new(), sessions: 0 }));
+        let beat =
+            ToNode::Beat(Box::new(Beat { member, worker: None, pool: None, peers: Vec::new(), sessions: 0 }));
         let mut bytes = seal(SENT, &beat, None).unwrap();
         let at = bytes.windows(2).rposition(|w| w == [b'1', 4]).unwrap() + 1;
         bytes[at] = roles;
@@ -273,7 +280,7 @@ fn values_that_no_sender_writes_are_refused() {
         assert!(matches!(beat(roles), Err(WireError::Malformed(why)) if why.contains("roles")), "{roles}");
     }
     // Tags of variants and doors that there are not.
-    for bytes in [[3, 9, 0, 0, 0, 0], [3, 0, 0, 0, 0, 200]] {
+    for bytes in [[4, 9, 0, 0, 0, 0], [4, 0, 0, 0, 0, 200]] {
         assert!(
             matches!(open::<ToNode>(READ, &bytes), Err(WireError::Malformed(why)) if why.contains("tag"))
         );
@@ -286,6 +293,7 @@ fn words_that_this_build_does_not_know_are_read_as_others() {
         worker: worker_id(),
         prefill: None,
         fetch: None,
+        store: None,
         why: "a policy of tomorrow",
         stages: Arc::default(),
     };

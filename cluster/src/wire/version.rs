@@ -5,11 +5,12 @@ use std::ops::RangeInclusive;
 use super::error::WireError;
 
 /// The format that this build writes. Raised with every change of any byte of any message.
-pub const WIRE_VERSION: u16 = 3;
+pub const WIRE_VERSION: u16 = 4;
 
 /// The oldest format that this build reads. Version 1 has no worker roles: its nodes would give whole requests to prefill
-/// workers; version 2 does not say what is fetched from other workers, in a message that has no room for it.
-pub const MIN_WIRE_VERSION: u16 = 3;
+/// workers; version 2 does not say what is fetched from other workers, in a message that has no room for it;
+/// version 3 knows no pools, in messages that all nodes read.
+pub const MIN_WIRE_VERSION: u16 = 4;
 
 /// The formats that this build reads.
 pub const SUPPORTED: RangeInclusive<u16> = MIN_WIRE_VERSION..=WIRE_VERSION;
@@ -47,7 +48,7 @@ mod tests {
         let empty = 5..=1;
         // Nodes without worker roles and nodes with them do not mix.
         let mixed = agree(SUPPORTED, 1..=1).unwrap_err().to_string();
-        assert!(mixed.contains("3 to 3") && mixed.contains("1 to 1"), "{mixed}");
+        assert!(mixed.contains("4 to 4") && mixed.contains("1 to 1"), "{mixed}");
         assert!(agree(1..=9, empty.clone()).is_err() && agree(empty, 1..=9).is_err());
     }
 }

@@ -25,7 +25,7 @@ impl Placement {
         chosen: Chosen,
         fx: &mut Vec<PlacementEffect>,
     ) {
-        let Chosen { worker, why, stages, hit_tokens, prefill, fetch } = chosen;
+        let Chosen { worker, why, stages, hit_tokens, prefill, fetch, store } = chosen;
         // What is fetched need not be computed.
         let left =
             fetch.as_ref().map_or(request.prompt_tokens, |f| request.prompt_tokens.saturating_sub(f.tokens));
@@ -65,7 +65,7 @@ impl Placement {
             self.note_worker(&model, role);
         }
         let prefill_worker = handoff.as_ref().map(|handoff| handoff.worker.clone());
-        let plan = Plan { worker, prefill: prefill_worker, fetch, why, stages: stages.into() };
+        let plan = Plan { worker, prefill: prefill_worker, fetch, store, why, stages: stages.into() };
         let (session, pages) = (request.session.clone(), Arc::clone(&request.hashes));
         let context = request.context_tokens.into();
         let (request, attempt) = (request.request, request.attempt);

@@ -26,8 +26,15 @@ impl Placement {
         // It has been sent what the request has computed so far, so that next to nothing is left to compute.
         let hit_tokens = request.prompt_tokens;
         let stages = Vec::new();
-        let chosen =
-            Chosen { worker, why: "pinned", stages, hit_tokens, prefill: Prefill::Here, fetch: None };
+        let chosen = Chosen {
+            worker,
+            why: "pinned",
+            stages,
+            hit_tokens,
+            prefill: Prefill::Here,
+            fetch: None,
+            store: None,
+        };
         self.book(now, request, chosen, fx);
     }
 

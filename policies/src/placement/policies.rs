@@ -9,6 +9,7 @@ use super::types::{PolicyView, PolicyWork, Ticket, WorkerView};
 use super::{Booking, Placement, PlacementEffect, Row};
 use crate::invariant::Broken;
 use crate::policy::disaggregate::Disaggregate;
+use crate::policy::pool_replicate::PoolReplicate;
 use crate::policy::replicate::Replicate;
 use crate::policy::{
     ClusterPolicy, Opinion, PlacedAt, PolicyAction, PolicyConfig, PolicyEvent, PolicyMode, PolicyQuery,
@@ -43,9 +44,9 @@ impl PolicySet {
         !self.list.is_empty()
     }
 
-    /// Whether what a policy says on where a request goes counts. `disaggregate` and `replicate` say nothing on that.
+    /// Whether what a policy says on where a request goes counts. Others say nothing on that.
     pub(super) fn decide(&self) -> bool {
-        let silent = [Disaggregate::NAME, Replicate::NAME];
+        let silent = [Disaggregate::NAME, Replicate::NAME, PoolReplicate::NAME];
         let places = |c: &PolicyConfig| c.mode == PolicyMode::Prod && !silent.contains(&c.name.as_str());
         self.list.iter().any(|p| places(&p.view.config))
     }
@@ -121,6 +122,11 @@ impl PolicySet {
     pub(super) fn resync(&mut self, worker: WorkerId) {
         self.work.push(PolicyWork::Resync(worker));
     }
+
+    /// A pool has to.
+    pub(super) fn resync_pool(&mut self, pool: WorkerId) {
+        self.work.push(PolicyWork::ResyncPool(pool));
+    }
 }
 
 impl Placement {
@@ -155,7 +161,9 @@ impl Placement {
         self.policies.elsewhere = list.iter().any(|p| p.here.is_none());
         self.policies.list = list;
         // Questions to the former ones are void; they are asked anew below.
-        self.policies.work.retain(|work| matches!(work, PolicyWork::Resync(_) | PolicyWork::Note(_)));
+        self.policies.work.retain(|work| {
+            matches!(work, PolicyWork::Resync(_) | PolicyWork::ResyncPool(_) | PolicyWork::Note(_))
+        });
         if self.policies.are_any() {
             for event in self.policy_events() {
                 self.policies.tell(now, &event);

@@ -36,6 +36,8 @@ pub(super) struct Chosen {
     pub(super) prefill: Prefill,
     /// What that one fetches of it.
     pub(super) fetch: Option<Box<Prefix>>,
+    /// The pool that is to keep it.
+    pub(super) store: Option<WorkerId>,
 }
 
 impl Free {
@@ -225,6 +227,7 @@ impl Placement {
         };
         let computes = prefill.worker(&worker);
         let fetch = said.and_then(|said| self.hear_fetches(computes, said, &mut stages));
+        let store = said.and_then(|said| self.hear_store(said));
         let whole = self.workers.get(&worker).is_some_and(|r| r.info.role == WorkerRole::Prefill);
         let mut text = format!("attempt {} goes to {worker}", request.attempt);
         if whole {
@@ -248,7 +251,7 @@ impl Placement {
             saved: None,
             took: said.map_or(Span::ZERO, |c| now.since(c.since)),
         });
-        Chosen { worker, why, stages, hit_tokens, prefill, fetch }
+        Chosen { worker, why, stages, hit_tokens, prefill, fetch, store }
     }
 
     /// Who computes the prompt of a request that goes to `worker`, and the stages of all that were asked.
@@ -278,26 +281,37 @@ impl Placement {
         (prefill, stages)
     }
 
-    /// What `computes`, which computes the prompt, fetches of it, as the first policy says that counts; each is recorded.
+    /// What `computes`, which computes the prompt, fetches of it: the most that a policy says that counts, of equals what the
+    /// first says; each is recorded.
     fn hear_fetches(
         &self,
         computes: Option<&WorkerId>,
         said: &Consultation,
         stages: &mut [Stage],
     ) -> Option<Box<Prefix>> {
-        let mut heard = None;
+        let mut heard: Option<Box<Prefix>> = None;
         for (asked, stage) in said.asked.iter().zip(stages) {
             let fetch = computes.and_then(|computes| asked.said()?.fetch(computes));
             // Whoever held it may be gone by now.
-            let Some(fetch) = fetch.filter(|fetch| self.workers.get(&fetch.from).is_some()) else { continue };
+            let is_there = |fetch: &&Fetch| match fetch.pool {
+                true => self.knows_pool(&fetch.from),
+                false => self.workers.get(&fetch.from).is_some(),
+            };
+            let Some(fetch) = fetch.filter(is_there) else { continue };
             stage.fetches(fetch);
-            if asked.mode == PolicyMode::Prod {
-                heard.get_or_insert_with(|| {
-                    Box::new(Prefix { from: fetch.from.clone(), tokens: fetch.tokens })
-                });
+            let most = heard.as_ref().is_none_or(|heard| heard.tokens < fetch.tokens);
+            if asked.mode == PolicyMode::Prod && most {
+                let Fetch { from, pool, tokens, .. } = fetch;
+                heard = Some(Box::new(Prefix { from: from.clone(), pool: *pool, tokens: *tokens }));
             }
         }
         heard
+    }
+
+    /// The pool that is to keep the prompt, as the first policy says that counts.
+    fn hear_store(&self, said: &Consultation) -> Option<WorkerId> {
+        let mut stores = said.asked.iter().filter_map(|asked| asked.opinion()?.store.as_ref());
+        stores.find(|store| self.knows_pool(&store.pool)).map(|store| store.pool.clone())
     }
 
     /// Adds what has come to each worker since the policies were shown it: requests that arrive together are asked about
@@ -373,7 +387,10 @@ impl Stage {
             PolicyMode::Off | PolicyMode::Prod => Replicate::FETCH.into(),
         };
         self.why.clone_from(&fetch.why);
+        // What is said besides, of what is kept, stays.
+        let besides = std::mem::take(&mut self.numbers);
         self.numbers = fetch.numbers.iter().map(|&(name, value)| (name.into(), value)).collect();
+        self.numbers.extend(besides.into_iter().filter(|(name, _)| name.starts_with("store-")));
     }
 
     /// Adds who computes the prompt, or why none of those does that should.

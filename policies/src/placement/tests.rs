@@ -10,6 +10,7 @@ mod asked;
 mod churn;
 mod directory;
 mod handoff;
+mod pools;
 mod replicate;
 mod roles;
 

@@ -98,6 +98,17 @@ impl WorkerInfo {
     }
 }
 
+/// A pool as the controller knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolInfo {
+    /// Name and incarnation of its node.
+    pub id: WorkerId,
+    /// `HOST:PORT` of its door for pages.
+    pub address: String,
+    /// Its machine.
+    pub hardware: HardwareProfile,
+}
+
 /// Who wants a worker to have another role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwitchCause {
@@ -161,19 +172,23 @@ pub struct Plan {
     pub worker: WorkerId,
     /// The worker that computes the prompt for it; none: it does so itself.
     pub prefill: Option<WorkerId>,
-    /// What whoever computes the prompt fetches of it from another worker.
+    /// What whoever computes the prompt fetches of it from another worker, or from a pool.
     pub fetch: Option<Box<Prefix>>,
+    /// The pool that is told to keep the prompt's pages when they are computed.
+    pub store: Option<WorkerId>,
     /// Why, for logs and the client: `least-loaded`, `only-worker`, …
     pub why: &'static str,
     /// What was thought on the way there: of each policy that was asked, in their order, and of the choice itself.
     pub stages: Arc<[Stage]>,
 }
 
-/// The start of a prompt, at a worker that holds it.
+/// The start of a prompt, at a worker or a pool that holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// The worker.
+    /// The worker, or the pool.
     pub from: WorkerId,
+    /// It is the pool of that node.
+    pub pool: bool,
     /// Its tokens, as far as is known: it may hold fewer by now.
     pub tokens: u32,
 }
@@ -269,6 +284,8 @@ pub enum PolicyWork {
     },
     /// Ask a worker for a snapshot of its pages.
     Resync(WorkerId),
+    /// Ask a pool for one.
+    ResyncPool(WorkerId),
     /// Do what a policy proposes, or say that it would be done where the mode is shadow.
     Act {
         /// Whose proposal.

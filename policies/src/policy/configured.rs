@@ -5,6 +5,7 @@ use config::PoliciesConfig;
 
 use super::cache_aware::CacheAware;
 use super::disaggregate::Disaggregate;
+use super::pool_replicate::PoolReplicate;
 use super::replicate::Replicate;
 use super::session_affinity::SessionAffinity;
 use super::{ClusterPolicy, PolicyConfig, PolicyMode};
@@ -31,6 +32,11 @@ pub fn configured(name: &str, options: &PoliciesConfig) -> Option<(PolicyConfig,
             let table = &options.replicate;
             // As above.
             (table.mode, 1.0, Box::new(Replicate::new(table.into())))
+        }
+        PoolReplicate::NAME => {
+            let table = &options.pool_replicate;
+            // As above.
+            (table.mode, 1.0, Box::new(PoolReplicate::new(table.into())))
         }
         _ => return None,
     };
@@ -59,6 +65,7 @@ mod tests {
         assert_eq!(made("session-affinity"), format!("{affinity:?}"));
         assert_eq!(made("disaggregate"), format!("{:?}", Disaggregate::default()));
         assert_eq!(made("replicate"), format!("{:?}", Replicate::default()));
+        assert_eq!(made("pool-replicate"), format!("{:?}", PoolReplicate::default()));
     }
 
     #[test]

@@ -279,7 +279,7 @@ impl ClusterPolicy for SessionAffinity {
         };
         Opinion {
             numbers: vec![("full", full.len() as f64), ("sessions", sessions as f64)],
-            exclude: full,
+            exclude: full.into(),
             costs,
             ..Opinion::none(action, why)
         }

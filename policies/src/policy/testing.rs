@@ -48,5 +48,11 @@ pub(super) fn query(prompt_tokens: u32, session: Option<&str>, rows: Vec<Candida
         props: Arc::default(),
         deadline: Time::NEVER,
     };
-    PolicyQuery { request: Arc::new(request), rows: rows.into(), prefill: Arc::default(), prefill_known: 0 }
+    PolicyQuery {
+        request: Arc::new(request),
+        rows: rows.into(),
+        prefill: Arc::default(),
+        prefill_known: 0,
+        pools: Arc::default(),
+    }
 }

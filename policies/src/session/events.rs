@@ -45,6 +45,7 @@ impl Session {
         fx.push(SessionEffect::Submit { worker, prefill, fetch, spec: Box::new(spec) });
         self.at = Some(plan.worker);
         self.prefill = plan.prefill;
+        self.store = plan.store;
     }
 
     /// The controller has no place.
@@ -136,6 +137,12 @@ impl Session {
         if first && self.prefill.is_some() {
             let (request, attempt) = (self.spec.id, self.spec.attempt);
             fx.push(SessionEffect::Prefilled { request, attempt });
+        }
+        if first && let (Some(pool), Some(at)) = (self.store.take(), &self.at) {
+            // Whoever computed it: the other one generates, and is not to be kept from that.
+            let from = self.prefill.as_ref().unwrap_or(at).clone();
+            let spec = Box::new(self.spec.prompt_to_store());
+            fx.push(SessionEffect::Store { pool, from, spec });
         }
         if ended {
             self.choice_ended(choice, cut, fx);
@@ -404,6 +411,7 @@ impl Session {
             fx.push(SessionEffect::Release { request, attempt });
         }
         self.prefill = None;
+        self.store = None;
         self.accepted = false;
     }
 

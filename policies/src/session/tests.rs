@@ -13,6 +13,7 @@ mod credit;
 mod handoff;
 mod migrate;
 mod random;
+mod store;
 
 const T: Time = Time(5);
 const BACKOFF: Span = Span(10);
@@ -30,7 +31,7 @@ fn worker(n: u64) -> WorkerId {
 }
 
 fn plan(n: u64) -> Plan {
-    Plan { worker: worker(n), prefill: None, fetch: None, why: "test", stages: Arc::default() }
+    Plan { worker: worker(n), prefill: None, fetch: None, store: None, why: "test", stages: Arc::default() }
 }
 
 /// The token that every worker gives to a choice at an index.
@@ -56,6 +57,9 @@ fn names(fx: &[SessionEffect]) -> Vec<String> {
         SessionEffect::Submit { worker, spec, .. } => format!("submit/{}@{worker}", spec.attempt),
         SessionEffect::Deliver(e) => format!("deliver/{}.{}", e.seq.choice, e.index),
         SessionEffect::Prefilled { attempt, .. } => format!("prefilled/{attempt}"),
+        SessionEffect::Store { pool, from, spec } => {
+            format!("store/{}@{pool}<{from}", spec.attempt.0 & 0xff)
+        }
         SessionEffect::DeliverPrompt { first, tokens } => format!("prompt/{first}+{}", tokens.len()),
         SessionEffect::CancelAt { worker, attempt, .. } => format!("cancel/{attempt}@{worker}"),
         SessionEffect::CancelChoice { choice, .. } => format!("cancel-choice/{choice}"),

@@ -2,9 +2,9 @@
 
 use super::{form_enum, form_struct};
 use crate::wire::envelope::TraceContext;
-use crate::wire::message::{Door, ToController, ToGateway, ToNode, ToWorker};
+use crate::wire::message::{Door, ToController, ToGateway, ToNode, ToPool, ToWorker};
 
-form_enum!(Door { 0 => Node, 1 => Gateway, 2 => Controller, 3 => Worker });
+form_enum!(Door { 0 => Node, 1 => Gateway, 2 => Controller, 3 => Worker, 4 => Pool });
 form_struct!(TraceContext { trace_id, span_id });
 
 form_enum!(ToNode { 0 => Beat(beat), 1 => Goodbye { id, incarnation, reason } });
@@ -27,6 +27,13 @@ form_enum!(ToController {
     4 => KvEvents { worker, seq, events },
     5 => KvSnapshot { worker, seq, part, parts, pages },
     6 => Prefilled { request, attempt },
+    7 => PoolEvents { pool, seq, events },
+    8 => PoolSnapshot { pool, seq, part, parts, pages },
+});
+
+form_enum!(ToPool {
+    0 => Store { to, from, spec },
+    1 => KvResync { controller },
 });
 
 form_enum!(ToWorker {

@@ -4,7 +4,7 @@ use config::WorkerRole;
 use policies::cost::{Hardware, HardwareProfile, ModelShape};
 use policies::kv::PageLayout;
 use policies::placement::{
-    KvPeer, PlaceRequest, PlacementEffect, Plan, Prefix, Rejection, SwitchCause, WorkerInfo,
+    KvPeer, PlaceRequest, PlacementEffect, Plan, PoolInfo, Prefix, Rejection, SwitchCause, WorkerInfo,
 };
 use policies::policy::{PolicyMode, Stage};
 use policies::time::Time;
@@ -76,14 +76,17 @@ form_struct!(Stage { policy, mode, action, why, numbers, saved, took });
 
 form_enum!(PolicyMode { 0 => Off, 1 => Shadow, 2 => Prod });
 
-form_struct!(Prefix { from, tokens });
+form_struct!(Prefix { from, pool, tokens });
+
+form_struct!(PoolInfo { id, address, hardware });
 
 impl Form for Plan {
     fn put<E: Encoder>(&self, to: &mut E) -> Result<(), EncodeError> {
-        let Self { worker, prefill, fetch, why, stages } = self;
+        let Self { worker, prefill, fetch, store, why, stages } = self;
         worker.put(to)?;
         prefill.put(to)?;
         fetch.put(to)?;
+        store.put(to)?;
         words::put(why, to)?;
         stages.put(to)
     }
@@ -93,6 +96,7 @@ impl Form for Plan {
             worker: Form::take(from)?,
             prefill: Form::take(from)?,
             fetch: Form::take(from)?,
+            store: Form::take(from)?,
             why: words::take(&words::WHY, words::OTHER_WHY, from)?,
             stages: Form::take(from)?,
         })

@@ -23,11 +23,11 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::SENT;
-use crate::wire::{Beat, ModelAd, ToController, ToGateway, ToNode, ToWorker, TraceContext, WorkerAd};
+use crate::wire::{Beat, ModelAd, ToController, ToGateway, ToNode, ToPool, ToWorker, TraceContext, WorkerAd};
 
 mod placement;
 
-use placement::{place_request, placement_effect, prefix, worker_ad, worker_role};
+use placement::{place_request, placement_effect, pool_ad, prefix, worker_ad, worker_role};
 
 pub(super) fn trace() -> impl Strategy<Value = Option<TraceContext>> {
     option::of(
@@ -37,9 +37,9 @@ pub(super) fn trace() -> impl Strategy<Value = Option<TraceContext>> {
 
 pub(super) fn to_node() -> impl Strategy<Value = ToNode> {
     prop_oneof![
-        (member(), option::of(worker_ad()), vec(peer(), 0..4), any::<u32>()).prop_map(
-            |(member, worker, peers, sessions)| {
-                ToNode::Beat(Box::new(Beat { member, worker, peers, sessions }))
+        (member(), option::of(worker_ad()), option::of(pool_ad()), vec(peer(), 0..4), any::<u32>()).prop_map(
+            |(member, worker, pool, peers, sessions)| {
+                ToNode::Beat(Box::new(Beat { member, worker, pool, peers, sessions }))
             }
         ),
         (node(), any::<u64>(), text()).prop_map(|(id, incarnation, reason)| ToNode::Goodbye {
@@ -83,6 +83,22 @@ pub(super) fn to_controller() -> impl Strategy<Value = ToController> {
                 ToController::KvSnapshot { worker, seq, part, parts, pages }
             }
         ),
+        (worker(), any::<u64>(), vec(kv_event(), 0..4))
+            .prop_map(|(pool, seq, events)| ToController::PoolEvents { pool, seq, events }),
+        (worker(), any::<u64>(), any::<[u32; 2]>(), pages()).prop_map(|(pool, seq, [part, parts], pages)| {
+            ToController::PoolSnapshot { pool, seq, part, parts, pages }
+        }),
+    ]
+}
+
+pub(super) fn to_pool() -> impl Strategy<Value = ToPool> {
+    prop_oneof![
+        4 => (worker(), worker(), spec()).prop_map(|(to, from, spec)| ToPool::Store {
+            to,
+            from,
+            spec: Box::new(spec.prompt_to_store()),
+        }),
+        1 => node().prop_map(|controller| ToPool::KvResync { controller }),
     ]
 }
 

@@ -11,7 +11,7 @@ use policies::kv::events::KvEvent;
 use policies::kv::{Fingerprint, PageHash, PageLayout};
 use policies::membership::{Member, Peer};
 use policies::placement::{
-    KvPeer, PlaceRequest, PlacementEffect, Plan, Prefix, Rejection, SwitchCause, WorkerInfo,
+    KvPeer, PlaceRequest, PlacementEffect, Plan, PoolInfo, Prefix, Rejection, SwitchCause, WorkerInfo,
 };
 use policies::policy::{PolicyMode, Stage};
 use policies::request::{Finish, Logprobs, Prop, RequestSpec, ResumedChoice, Sampling};
@@ -105,18 +105,23 @@ fn to_node() {
     };
     let models = vec![ModelAd { name: "m".into(), descriptor: [0xab; 32], bytes: 70_000 }];
     let worker = Some(WorkerAd { info, draining: true, load: load(), models });
+    let load_of_pool = PoolLoad { pages: 1, ram: 2, ram_capacity: 3, disk: 4, disk_capacity: 5 };
+    let info_of_pool =
+        PoolInfo { id: worker_id(), address: "p:1".to_owned(), hardware: prefill.hardware.clone() };
+    let pool = Some(PoolAd { info: info_of_pool, load: load_of_pool });
     let decode =
         WorkerInfo { role: WorkerRole::Decode, switching_to: None, shape: None, kv: None, ..prefill.clone() };
     let peers = vec![Peer { id: NodeId::from("n2"), incarnation: 2, address: "b:1".to_owned() }];
     pinned(
-        &ToNode::Beat(Box::new(Beat { member: member.clone(), worker, peers, sessions: 4 })),
-        "030000000101fb2c0100026e31fb2c0103613a310501000103613a32010277310901016dfb00080810 00 00 00 03637075a00a03fb2c01320000 010d010203040e05060708 \
-         090a0b0c01016dababababababababababababababababababababababababababababababababfc7011010001026e320203623a \
-         3104",
+        &ToNode::Beat(Box::new(Beat { member: member.clone(), worker, pool, peers, sessions: 4 })),
+        "040000000101fb2c0100026e31fb2c0103613a310501000103613a32010277310901016dfb00080810 00 00 00 03637075a00a03fb2c01320000 010d010203040e05060708 \
+         090a0b0c01016dababababababababababababababababababababababababababababababababfc70110100 \
+         01 02773109 03703a31 03 637075 a0 0a 03 fb2c01 32 01 02 03 04 05 01 026e320203623a 3104",
     );
     for (info, role) in [(prefill, "01"), (decode, "02")] {
         let ad = WorkerAd { info: info.clone(), draining: false, load: load(), models: Vec::new() };
-        let beat = Beat { member: member.clone(), worker: Some(ad), peers: Vec::new(), sessions: 0 };
+        let beat =
+            Beat { member: member.clone(), worker: Some(ad), pool: None, peers: Vec::new(), sessions: 0 };
         let switch = if role == "01" { "01 02 01" } else { "00 01" };
         let known = if role == "01" {
             "01 86 62 1e 09 03 40 02 01 03613a33 cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd 10 1e 03 40 04"
@@ -126,12 +131,12 @@ fn to_node() {
         pinned(
             &ToNode::Beat(Box::new(beat)),
             &format!(
-                "030000000101fb2c0100026e31fb2c0103613a310501000103613a320102773109 01 016d fb0008 08 10 {role} {switch} \
-                 03 637075 a0 0a 03 fb2c01 32 {known} 00 0d010203040e0506070809 0a0b0c 00 00 00"
+                "040000000101fb2c0100026e31fb2c0103613a310501000103613a320102773109 01 016d fb0008 08 10 {role} {switch} \
+                 03 637075 a0 0a 03 fb2c01 32 {known} 00 0d010203040e0506070809 0a0b0c 00 00 00 00"
             ),
         );
     }
-    pinned(&goodbye(), "030000000101fb2c0101027731090e746865206e6f64652073746f7073");
+    pinned(&goodbye(), "040000000101fb2c0101027731090e746865206e6f64652073746f7073");
 }
 
 #[test]
@@ -150,13 +155,14 @@ fn to_gateway() {
         worker: worker.clone(),
         prefill: None,
         fetch: None,
+        store: None,
         why: "least-loaded",
         stages: vec![stage].into(),
     };
     let pair = Plan { prefill: Some(worker.clone()), stages: Arc::default(), ..plan.clone() };
     pinned(
         &ToGateway::Placement(PlacementEffect::Placed { request, attempt, plan: pair }),
-        "030101fd010000000000edfe0701000101fb2c010000fd010000000000edfe0701 02773109 01 02773109 00 \
+        "040101fd010000000000edfe0701000101fb2c010000fd010000000000edfe0701 02773109 01 02773109 00 00 \
          0c6c656173742d6c6f61646564 00",
     );
     pinned(
@@ -165,17 +171,17 @@ fn to_gateway() {
             attempt,
             reason: Rejection::NoPrefill("m".into()),
         }),
-        "030101fd010000000000edfe0701000101fb2c010001fd010000000000edfe0701 05 016d",
+        "040101fd010000000000edfe0701000101fb2c010001fd010000000000edfe0701 05 016d",
     );
     pinned(
         &ToGateway::Placement(PlacementEffect::Placed { request, attempt, plan }),
-        "030101fd010000000000edfe0701000101fb2c010000fd010000000000edfe07010277310900 00 0c6c656173742d6c6f61646564010b \
+        "040101fd010000000000edfe0701000101fb2c010000fd010000000000edfe07010277310900 00 00 0c6c656173742d6c6f61646564010b \
          63616368652d61776172650109776f756c645f686974017701016e000000000000e03f010309",
     );
     let reason = Rejection::Timeout(Span::from_millis(5));
     pinned(
         &ToGateway::Placement(PlacementEffect::Rejected { request, attempt, reason }),
-        "030101fd010000000000edfe0701000101fb2c010001fd010000000000edfe070103fc404b4c00",
+        "040101fd010000000000edfe0701000101fb2c010001fd010000000000edfe070103fc404b4c00",
     );
     pinned(
         &ToGateway::Placement(PlacementEffect::Rejected {
@@ -183,38 +189,38 @@ fn to_gateway() {
             attempt,
             reason: Rejection::Pinned { worker: worker.clone(), why: "x".to_owned() },
         }),
-        "030101fd010000000000edfe0701000101fb2c010001fd010000000000edfe0701 06 02773109 0178",
+        "040101fd010000000000edfe0701000101fb2c010001fd010000000000edfe0701 06 02773109 0178",
     );
     for (result, hex) in [(Ok(()), "01"), (Err("x".to_owned()), "00 0178")] {
         pinned(
             &ToGateway::Fetched { worker: worker.clone(), request, attempt, result },
-            &format!("030101fd010000000000edfe0701000101fb2c0106 02773109 fd010000000000edfe0701 {hex}"),
+            &format!("040101fd010000000000edfe0701000101fb2c0106 02773109 fd010000000000edfe0701 {hex}"),
         );
     }
     let lost = PlacementEffect::Lost { request, attempt, worker: worker.clone() };
     pinned(
         &ToGateway::Placement(lost),
-        "030101fd010000000000edfe0701000101fb2c010002fd010000000000edfe070102773109",
+        "040101fd010000000000edfe0701000101fb2c010002fd010000000000edfe070102773109",
     );
     let admission = |result| ToGateway::Admission { worker: worker.clone(), request, attempt, result };
-    pinned(&admission(Ok(())), "030101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe070101");
+    pinned(&admission(Ok(())), "040101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe070101");
     pinned(
         &admission(Err(Refusal::NeverFits { needed: 9, pages: 8, page_tokens: 16 })),
-        "030101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe07010000090810",
+        "040101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe07010000090810",
     );
     pinned(
         &admission(Err(Refusal::Hopeless { needed: Span(9), left: Span(8) })),
-        "030101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe070100050908",
+        "040101fd010000000000edfe0701000101fb2c010102773109fd010000000000edfe070100050908",
     );
     let late = BatchEffect::Late { request, attempt, reason: "x".to_owned() };
     pinned(
         &ToGateway::Step { worker: worker.clone(), events: vec![late] },
-        "030100000101fb2c010202773109 0105fd010000000000edfe07010178",
+        "040100000101fb2c010202773109 0105fd010000000000edfe07010178",
     );
     let taken = BatchEffect::TakenOver { request, attempt };
     pinned(
         &ToGateway::Step { worker: worker.clone(), events: vec![taken] },
-        "030100000101fb2c010202773109 0106fd010000000000edfe0701",
+        "040100000101fb2c010202773109 0106fd010000000000edfe0701",
     );
     let logprobs = Logprobs { own: f32::NEG_INFINITY, top: vec![(5, -0.5)] };
     let mut last = token(3);
@@ -233,16 +239,16 @@ fn to_gateway() {
     ];
     pinned(
         &ToGateway::Step { worker: worker.clone(), events },
-        "030100000101fb2c0102027731090600fd010000000000edfe07010002fbd20700001000fd010000000000edfe07010003fbd307 \
+        "040100000101fb2c0102027731090600fd010000000000edfe07010002fbd20700001000fd010000000000edfe07010003fbd307 \
          01000080ff0105000000bf01011001fd010000000000edfe07010101000080ff0105000000bf02fd010000000000edfe07010102 \
          030403fd010000000000edfe0701017804fd010000000000edfe07010220",
     );
-    pinned(&ToGateway::WorkerLost(worker.clone()), "030100000101fb2c010302773109");
-    pinned(&ToGateway::ControllerStarted(NodeId::from("c1")), "030100000101fb2c0105026331");
+    pinned(&ToGateway::WorkerLost(worker.clone()), "040100000101fb2c010302773109");
+    pinned(&ToGateway::ControllerStarted(NodeId::from("c1")), "040100000101fb2c0105026331");
     let (descriptor, bytes) = ([0xcd; 32], vec![1, 2, 255]);
     pinned(
         &ToGateway::ModelPart { descriptor, part: 1, parts: 2, bytes },
-        "030100000101fb2c0104cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd0102030102ff",
+        "040100000101fb2c0104cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd0102030102ff",
     );
 }
 
@@ -273,26 +279,26 @@ fn to_controller() {
                 request: PlaceRequest { pin, ..place.clone() },
             },
             &format!(
-                "030201fd010000000000edfe070101fc00ca9a3b0101fb2c0100026731fd010000000000edfe0701016dfb2c01fb2d011001 \
+                "040201fd010000000000edfe070101fc00ca9a3b0101fb2c0100026731fd010000000000edfe0701016dfb2c01fb2d011001 \
                  0100 0102 77310901efefefefefefefefefefefefefefefef0101730101610001 {hex}"
             ),
         );
     }
     pinned(
         &ToController::Release { request, attempt },
-        "030201fd010000000000edfe0701000101fb2c0101fd010000000000edfe0701",
+        "040201fd010000000000edfe0701000101fb2c0101fd010000000000edfe0701",
     );
     pinned(
         &ToController::Accepted { request, attempt },
-        "030201fd010000000000edfe0701000101fb2c0103fd010000000000edfe0701",
+        "040201fd010000000000edfe0701000101fb2c0103fd010000000000edfe0701",
     );
     pinned(
         &ToController::Prefilled { request, attempt },
-        "030201fd010000000000edfe0701000101fb2c0106fd010000000000edfe0701",
+        "040201fd010000000000edfe0701000101fb2c0106fd010000000000edfe0701",
     );
     pinned(
         &ToController::WorkerLoad { worker: worker_id(), load: load() },
-        "030200000101fb2c0102027731090d010203040e05060708090a0b0c",
+        "040200000101fb2c0102027731090d010203040e05060708090a0b0c",
     );
     let (one, two) = (PageHash([0xef; 16]), PageHash([0xab; 16]));
     let events = vec![
@@ -303,14 +309,34 @@ fn to_controller() {
     ];
     pinned(
         &ToController::KvEvents { worker: worker_id(), seq: 300, events },
-        "030200000101fb2c0104027731 09 fb2c01 04 \
+        "040200000101fb2c0104027731 09 fb2c01 04 \
          00 01 efefefefefefefefefefefefefefefef 01 abababababababababababababababab 01 07 \
          00 00 01 efefefefefefefefefefefefefefefef 00 \
          01 02 abababababababababababababababab efefefefefefefefefefefefefefefef 02",
     );
     pinned(
         &ToController::KvSnapshot { worker: worker_id(), seq: 300, part: 1, parts: 2, pages: vec![two] },
-        "030200000101fb2c0105027731 09 fb2c01 01 02 01 abababababababababababababababab",
+        "040200000101fb2c0105027731 09 fb2c01 01 02 01 abababababababababababababababab",
+    );
+}
+
+#[test]
+fn of_and_to_a_pool() {
+    let two = PageHash([0xab; 16]);
+    pinned(
+        &ToController::PoolEvents { pool: worker_id(), seq: 300, events: vec![KvEvent::Cleared] },
+        "040200000101fb2c0107027731 09 fb2c01 01 02",
+    );
+    pinned(
+        &ToController::PoolSnapshot { pool: worker_id(), seq: 300, part: 1, parts: 2, pages: vec![two] },
+        "040200000101fb2c0108027731 09 fb2c01 01 02 01 abababababababababababababababab",
+    );
+    pinned(&ToPool::KvResync { controller: NodeId::from("c") }, "040400000101fb2c01 01 0163");
+    let spec = RequestSpec::plain(request_id(), "m".into(), vec![1], 1).prompt_to_store();
+    pinned(
+        &ToPool::Store { to: worker_id(), from: worker_id(), spec: Box::new(spec) },
+        "040401fd010000000000edfe07fc0000004000 0101fb2c01 00 02773109 02773109 fd010000000000edfe07 fc00000040 016d \
+         0101 00 01 00 00 00 01 00 00 00 00000000 0000803f 00 00000000 0000803f 00000000 00000000 00 00 00 00 00 00 00 fbe803",
     );
 }
 
@@ -368,7 +394,7 @@ fn to_worker() {
             gateway: gateway.clone(),
             spec: Box::new(fetched),
         },
-        "030301fd010000000000edfe070101fc00ca9a3b0101fb2c0106 02773109 02773109 026731 fd010000000000edfe0701 016d \
+        "040301fd010000000000edfe070101fc00ca9a3b0101fb2c0106 02773109 02773109 026731 fd010000000000edfe0701 016d \
          0101 00 01 010400 00 10 0102 00 00000000 0000803f 00 00000000 0000803f 00000000 00000000 00 00 00 01 00 40 \
          010173010174fbdc05",
     );
@@ -380,7 +406,7 @@ fn to_worker() {
             gateway: gateway.clone(),
             spec: Box::new(taken),
         },
-        "030301fd010000000000edfe070101fc00ca9a3b0101fb2c0108 02773109 02773109 01 026731 fd010000000000edfe0701 016d \
+        "040301fd010000000000edfe070101fc00ca9a3b0101fb2c0108 02773109 02773109 01 026731 fd010000000000edfe0701 016d \
          0101 00 01 010400 00 10 0102 00 00000000 0000803f 00 00000000 0000803f 00000000 00000000 00 00 00 01 00 40 \
          010173010174fbdc05",
     );
@@ -392,7 +418,7 @@ fn to_worker() {
             prefill: None,
             fetch: None,
         },
-        "030301fd010000000000edfe070101fc00ca9a3b0101fb2c010002773109026731fd010000000000edfe0701016d0301fb2c01fc \
+        "040301fd010000000000edfe070101fc00ca9a3b0101fb2c010002773109026731fd010000000000edfe0701016d0301fb2c01fc \
          7011010001efefefefefefefefefefefefefefefef010204050101100102000000003f0000803f28000000000000803f00000000 \
          0000000001030000c8c2fdffffffffffffffff0102010501610001016201000000000000e03f016302010164030178016504fc40 \
          420f0040010173010174fbdc05 00 00",
@@ -405,29 +431,29 @@ fn to_worker() {
             gateway: gateway.clone(),
             spec: Box::new(handed),
             prefill: Some(to.clone()),
-            fetch: Some(Box::new(Prefix { from: to, tokens: 640 })),
+            fetch: Some(Box::new(Prefix { from: to, pool: true, tokens: 640 })),
         },
-        "030301fd010000000000edfe070101fc00ca9a3b0101fb2c010002773109026731fd010000000000edfe0701016d0101000010 \
-         010200 00000000 0000803f 00 00000000 0000803f 00000000 00000000 00 00 00 01 00 40 010173 010174 fbdc05 01 02773109 01 02773109 fb8002",
+        "040301fd010000000000edfe070101fc00ca9a3b0101fb2c010002773109026731fd010000000000edfe0701016d0101000010 \
+         010200 00000000 0000803f 00 00000000 0000803f 00000000 00000000 00 00 00 01 00 40 010173 010174 fbdc05 01 02773109 01 02773109 01 fb8002",
     );
     pinned(
         &ToWorker::Cancel { request, attempt },
-        "030301fd010000000000edfe0701000101fb2c0101fd010000000000edfe0701",
+        "040301fd010000000000edfe0701000101fb2c0101fd010000000000edfe0701",
     );
     pinned(
         &ToWorker::CancelChoice { request, attempt, choice: 1 },
-        "030301fd010000000000edfe0701000101fb2c0102fd010000000000edfe070101",
+        "040301fd010000000000edfe0701000101fb2c0102fd010000000000edfe070101",
     );
     pinned(
         &ToWorker::Grant { request, attempt, choice: 1, upto: 99 },
-        "030301fd010000000000edfe0701000101fb2c0103fd010000000000edfe07010163",
+        "040301fd010000000000edfe0701000101fb2c0103fd010000000000edfe07010163",
     );
     pinned(
         &ToWorker::DescribeModel { gateway, descriptor: [0xcd; 32] },
-        "030300000101fb2c0104026731cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
+        "040300000101fb2c0104026731cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     );
-    pinned(&ToWorker::KvResync { controller: NodeId::from("c1") }, "030300000101fb2c0105026331");
+    pinned(&ToWorker::KvResync { controller: NodeId::from("c1") }, "040300000101fb2c0105026331");
     let role = WorkerRole::Prefill;
-    pinned(&ToWorker::SetRole { role, cause: SwitchCause::Admin }, "030300000101fb2c01070100");
-    pinned(&ToWorker::SetRole { role, cause: SwitchCause::Policy }, "030300000101fb2c01070101");
+    pinned(&ToWorker::SetRole { role, cause: SwitchCause::Admin }, "040300000101fb2c01070100");
+    pinned(&ToWorker::SetRole { role, cause: SwitchCause::Policy }, "040300000101fb2c01070101");
 }

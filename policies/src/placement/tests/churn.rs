@@ -190,7 +190,10 @@ fn churn(seed: u64, policies: Policies) -> Outcome {
             let Some(work) = asked.pop_front() else { break };
             match work {
                 PolicyWork::Observe(event) => actors.iter_mut().for_each(|(_, p)| p.observe(now, &event)),
-                PolicyWork::Resync(_) | PolicyWork::Note(_) | PolicyWork::Act { .. } => {}
+                PolicyWork::Resync(_)
+                | PolicyWork::ResyncPool(_)
+                | PolicyWork::Note(_)
+                | PolicyWork::Act { .. } => {}
                 PolicyWork::Consult { ticket, policy, query } => {
                     let (_, actor) = actors.iter_mut().find(|(c, _)| c.name == policy).unwrap();
                     let took = Span::from_micros(5);

@@ -60,7 +60,7 @@ fn a_prefill_worker_fetches_what_the_decode_worker_holds_and_is_booked_the_rest(
     holds(&mut p, 0, 5);
     let plan = plan(&mut p, 1);
     assert_eq!((&plan.worker, plan.prefill.as_ref()), (&id(0, 1), Some(&id(9, 1))));
-    assert_eq!(plan.fetch, Some(Box::new(Prefix { from: id(0, 1), tokens: 80 })));
+    assert_eq!(plan.fetch, Some(Box::new(Prefix { from: id(0, 1), pool: false, tokens: 80 })));
     let stage = stage(&plan, Replicate::NAME);
     assert_eq!((stage.action.as_ref(), stage.mode), ("fetch", PolicyMode::Prod));
     assert_eq!(stage.why, "w0#1 holds 80 more tokens of the prompt than w9#1");
@@ -101,7 +101,7 @@ fn a_worker_that_computes_its_own_prompt_fetches_what_another_holds() {
     // Without a policy on where requests go it is the turn of the first.
     let plan = plan(&mut p, 1);
     assert_eq!((&plan.worker, plan.prefill.as_ref()), (&id(0, 1), None));
-    assert_eq!(plan.fetch, Some(Box::new(Prefix { from: id(1, 1), tokens: 320 })));
+    assert_eq!(plan.fetch, Some(Box::new(Prefix { from: id(1, 1), pool: false, tokens: 320 })));
     let booked = p.workers().into_iter().find(|w| w.info.id == id(0, 1)).unwrap();
     assert_eq!(booked.booked_tokens, u64::from(PROMPT - 320 + 10));
     p.check().unwrap();

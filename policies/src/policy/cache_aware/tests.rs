@@ -109,7 +109,7 @@ fn the_guard_leaves_out_the_overloaded_and_keeps_locality_among_the_others() {
 fn a_worker_without_memory_left_is_left_out_while_another_has_some() {
     let full = |n, hit, used| CandidateRow { pages_used: used, pages_total: 100, ..loaded(n, hit, 0, 0, 1) };
     let opinion = ask(CacheAwareOptions::default(), 1000, vec![full(0, 300, 96), full(1, 0, 95)]);
-    assert_eq!(opinion.exclude, [WorkerId::new("w0".into(), 1)]);
+    assert_eq!(*opinion.exclude, [WorkerId::new("w0".into(), 1)]);
     let opinion = ask(CacheAwareOptions::default(), 1000, vec![full(0, 300, 100), full(1, 0, 97)]);
     assert!(opinion.exclude.is_empty(), "all are full: {opinion:?}");
     // What it holds needs no room there; a copy elsewhere would take as much again from what is held there.

@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
+use super::super::fetching::MIN_TOKENS;
 use super::*;
 use crate::cost::{Hardware, HardwareProfile, ModelShape};
-use crate::kv::Fingerprint;
-use crate::placement::{KvPeer, WorkerInfo};
+use crate::kv::{Fingerprint, PageLayout};
+use crate::placement::{KvPeer, PlaceRequest, WorkerInfo};
 use crate::policy::testing;
 
 const T: Time = Time::ZERO;
@@ -108,12 +109,12 @@ fn without_a_holder_it_says_so() {
 
 #[test]
 fn the_least_follows_from_the_machine() {
-    let auto = Replicate::default();
+    let least = |row: &CandidateRow| fetching::least(None, row);
     let figures = Hardware::named("h200").unwrap();
     let h200 = HardwareProfile { name: "h200".to_owned(), figures };
     let fast = with(row(0, 0), |info| info.hardware = h200);
-    assert_eq!(auto.least(&fast), MIN_TOKENS);
-    let slow = auto.least(&row(0, 0));
+    assert_eq!(least(&fast), MIN_TOKENS);
+    let slow = least(&row(0, 0));
     assert!((2 * PAGE..MIN_TOKENS).contains(&slow), "{slow}");
-    assert_eq!(auto.least(&with(row(0, 0), |info| info.shape = None)), MIN_TOKENS);
+    assert_eq!(least(&with(row(0, 0), |info| info.shape = None)), MIN_TOKENS);
 }

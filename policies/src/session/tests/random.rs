@@ -139,7 +139,14 @@ impl Life {
                 s.placed(
                     T,
                     attempt,
-                    Plan { worker, prefill: None, fetch: None, why: "test", stages: Arc::default() },
+                    Plan {
+                        worker,
+                        prefill: None,
+                        fetch: None,
+                        store: None,
+                        why: "test",
+                        stages: Arc::default(),
+                    },
                     fx,
                 );
             }

@@ -25,7 +25,7 @@ impl Controller {
             match work {
                 PolicyWork::Resync(worker) => out.send(Event::Worker(worker, WorkerMsg::Resync)),
                 // To be counted and said, where there are metrics and a log.
-                PolicyWork::Note(_) => {}
+                PolicyWork::Note(_) | PolicyWork::ResyncPool(_) => {}
                 PolicyWork::Act { mode: PolicyMode::Shadow | PolicyMode::Off, .. } => {}
                 PolicyWork::Act { mode: PolicyMode::Prod, action, .. } => {
                     let PolicyAction::SwitchRole { worker, role, .. } = action;

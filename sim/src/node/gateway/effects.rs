@@ -71,6 +71,7 @@ impl Gateway {
                 self.tally.moved(&end);
             }
             // The end comes when all else is done; and nobody looks at log-probabilities of prompts.
+            SessionEffect::Store { .. } => {}
             SessionEffect::Finished | SessionEffect::Failed(_) | SessionEffect::DeliverPrompt { .. } => {}
         }
         Ok(())

@@ -1,6 +1,9 @@
 //! What workers offer, what is asked of the controller, and what it says.
 
+use policies::placement::PoolInfo;
+
 use super::*;
+use crate::wire::{PoolAd, PoolLoad};
 
 pub(super) fn worker_role() -> impl Strategy<Value = WorkerRole> {
     prop_oneof![Just(WorkerRole::Unified), Just(WorkerRole::Prefill), Just(WorkerRole::Decode)]
@@ -79,8 +82,16 @@ pub(super) fn kv_peer() -> impl Strategy<Value = KvPeer> {
     })
 }
 
+pub(super) fn pool_ad() -> impl Strategy<Value = PoolAd> {
+    (worker(), text(), hardware(), any::<[u64; 5]>()).prop_map(|(id, address, hardware, n)| PoolAd {
+        info: PoolInfo { id, address, hardware },
+        load: PoolLoad { pages: n[0], ram: n[1], ram_capacity: n[2], disk: n[3], disk_capacity: n[4] },
+    })
+}
+
 pub(super) fn prefix() -> impl Strategy<Value = Box<Prefix>> {
-    (worker(), any::<u32>()).prop_map(|(from, tokens)| Box::new(Prefix { from, tokens }))
+    (worker(), any::<bool>(), any::<u32>())
+        .prop_map(|(from, pool, tokens)| Box::new(Prefix { from, pool, tokens }))
 }
 
 pub(super) fn placement_effect() -> impl Strategy<Value = PlacementEffect> {
@@ -94,9 +105,16 @@ pub(super) fn placement_effect() -> impl Strategy<Value = PlacementEffect> {
         Just("round-robin"),
         Just("random")
     ];
-    let plan = (worker(), option::of(worker()), option::of(prefix()), why, vec(stage(), 0..3)).prop_map(
-        |(worker, prefill, fetch, why, stages)| Plan { worker, prefill, fetch, why, stages: stages.into() },
-    );
+    let plan =
+        (worker(), option::of(worker()), option::of(prefix()), option::of(worker()), why, vec(stage(), 0..3))
+            .prop_map(|(worker, prefill, fetch, store, why, stages)| Plan {
+                worker,
+                prefill,
+                fetch,
+                store,
+                why,
+                stages: stages.into(),
+            });
     let reason = prop_oneof![
         model().prop_map(Rejection::UnknownModel),
         model().prop_map(Rejection::NoWorker),
