@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use config::HttpConfig;
+use policies::kv::directory::HolderView;
 use ractor::RpcReplyPort;
 use ractor::rpc::CallResult;
 use serde_json::{Value, json};
@@ -172,14 +173,13 @@ async fn policies(State(control): State<Arc<Control>>) -> Result<Response, ApiEr
 /// The directory of prefixes of this node's controller.
 async fn directory(State(control): State<Arc<Control>>) -> Result<Response, ApiError> {
     let view = ask(&control, ControllerMsg::ObserveDirectory).await?;
-    let workers: Vec<Value> = view
-        .workers
-        .iter()
-        .map(|row| {
-            json!({"id": row.worker.to_string(), "pages": row.pages, "seq": row.seq, "current": row.current})
-        })
-        .collect();
-    Ok(Json(json!({"pages": view.pages, "bytes": view.bytes, "workers": workers})).into_response())
+    let rows = |views: &[HolderView]| -> Vec<Value> {
+        let row = |row: &HolderView| json!({"id": row.worker.to_string(), "pages": row.pages, "seq": row.seq, "current": row.current});
+        views.iter().map(row).collect()
+    };
+    let (workers, pools) = (rows(&view.workers), rows(&view.pools));
+    let all = json!({"pages": view.pages, "bytes": view.bytes, "workers": workers, "pools": pools});
+    Ok(Json(all).into_response())
 }
 
 async fn reload(State(control): State<Arc<Control>>) -> Result<Response, ApiError> {

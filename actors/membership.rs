@@ -33,7 +33,7 @@ mod offers;
 mod pools;
 mod start;
 
-pub use board::{Board, ClusterView, NodeRow, WorkerRow};
+pub use board::{Board, ClusterView, NodeRow, PoolRow, WorkerRow};
 pub use start::{Entry, prepare};
 
 use gate::Hello;
@@ -374,10 +374,7 @@ impl MembershipState {
                     let mut more = Vec::new();
                     self.core.set_me(clock::now(), self.hello.member(), &mut more);
                     self.doors.to_own_workers(|| WorkerMsg::Renew);
-                    let id = WorkerId::new(self.core.me().id.clone(), incarnation);
-                    self.pools.rename_own(&id);
-                    self.doors.to_own_pool(|| PoolMsg::Renew(id.clone()));
-                    self.pools.announce(&self.doors);
+                    self.doors.to_own_pool(|| PoolMsg::Renew);
                     self.carry_out(more);
                 }
                 MembershipEffect::Fatal(reason) => {

@@ -162,8 +162,8 @@ pub enum PoolMsg {
     Release(ReaderId),
     /// From a gateway or a controller, here or elsewhere.
     Wire(ToPool),
-    /// This node was cut off from all others and goes on as a new one: so does its pool, under this name.
-    Renew(WorkerId),
+    /// This node was cut off from all others, who have given it up: it goes on as a new one.
+    Renew,
     /// A node is gone, or lives another life.
     OwnerLost(WorkerId),
     /// Somebody wants to know what is here, instead of who did before.
@@ -276,7 +276,7 @@ impl PoolState {
             }
             PoolMsg::Grant { reader, pages } => self.does(|store, fx| store.grant(now, reader, pages, fx)),
             PoolMsg::Release(reader) => self.release(reader),
-            PoolMsg::Wire(_) | PoolMsg::Renew(_) => {}
+            PoolMsg::Wire(_) | PoolMsg::Renew => {}
             PoolMsg::OwnerLost(owner) => self.does(|store, fx| store.owner_lost(now, &owner, fx)),
             PoolMsg::Listen(sink) => self.announce(sink),
             PoolMsg::Close => self.does(|store, fx| store.close(now, fx)),

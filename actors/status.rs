@@ -5,11 +5,11 @@ use std::io::{IsTerminal, Write as _};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use config::{Config, StatusArgs};
+use config::{Config, Size, StatusArgs};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::membership::{ClusterView, NodeRow};
+use crate::membership::{ClusterView, NodeRow, PoolRow};
 
 /// Longest wait for a node's answer.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -90,6 +90,15 @@ fn table(view: &ClusterView) -> String {
     text
 }
 
+/// How full a pool's tiers are.
+fn tiers(pool: &PoolRow) -> String {
+    let share = |bytes: u64, of: u64| bytes as f64 * 100.0 / (of as f64).max(1.0);
+    let tier = |name, bytes, of| format!("{name} {:.0}% of {}", share(bytes, of), Size::kib(of >> 10));
+    let disk = (pool.disk_capacity > 0).then(|| tier("disk", pool.disk_bytes, pool.disk_capacity));
+    let ram = tier("RAM", pool.ram_bytes, pool.ram_capacity);
+    [Some(ram), disk].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
 fn row(node: &NodeRow) -> [String; 10] {
     let none = || "-".to_owned();
     let state = if node.draining { format!("{},draining", node.state) } else { node.state.clone() };
@@ -100,6 +109,14 @@ fn row(node: &NodeRow) -> [String; 10] {
             (worker.running.to_string(), worker.waiting.to_string(), kv, worker.models.join(","))
         }
         None => (none(), none(), none(), none()),
+    };
+    let kv = match &node.pool {
+        Some(pool) => {
+            let mut parts: Vec<String> = (kv != "-").then_some(kv).into_iter().collect();
+            parts.push(format!("pool {} pages, {}", pool.pages, tiers(pool)));
+            parts.join("; ")
+        }
+        None => kv,
     };
     let http = node.http.clone().unwrap_or_else(none);
     let sessions = node.sessions.to_string();

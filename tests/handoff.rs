@@ -27,8 +27,8 @@ use crate::harness::cluster::Cluster;
 use crate::harness::node::{Node, PREFILLED_TOKENS};
 use crate::harness::wait_for;
 
-const COMPLETIONS: &str = "/v1/completions";
-const FAKE: [&str; 2] = ["--engine", "fake"];
+pub(crate) const COMPLETIONS: &str = "/v1/completions";
+pub(crate) const FAKE: [&str; 2] = ["--engine", "fake"];
 
 /// Tokens of a page, and of a step.
 const PAGE: usize = 16;
@@ -53,7 +53,7 @@ const SMALL: [(&str, &str); 6] = [
 ];
 
 /// A cluster with a controller, a gateway, prefill workers `p…`, decode workers `d…` and unified ones `u…`.
-struct Pd(Cluster);
+pub(crate) struct Pd(Cluster);
 
 impl Deref for Pd {
     type Target = Cluster;
@@ -70,7 +70,7 @@ impl DerefMut for Pd {
 }
 
 impl Pd {
-    fn of(workers: &[&str], keys: &[(&str, &str)]) -> Self {
+    pub(crate) fn of(workers: &[&str], keys: &[(&str, &str)]) -> Self {
         Self::with_engine(workers, &FAKE, &[&SMALL, keys].concat())
     }
 
@@ -87,7 +87,7 @@ impl Pd {
         pd
     }
 
-    fn worker(&mut self, name: &str, engine: &[&str]) {
+    pub(crate) fn worker(&mut self, name: &str, engine: &[&str]) {
         let role = match name.as_bytes()[0] {
             b'p' => "prefill",
             b'd' => "decode",
@@ -98,7 +98,7 @@ impl Pd {
     }
 
     /// Waits until the controller places on these workers.
-    fn until_known(&self, workers: &[&str]) {
+    pub(crate) fn until_known(&self, workers: &[&str]) {
         wait_for("the controller to know the workers", || {
             let rows = self["c1"].client().get("/v1/workers").ok()?.json();
             let rows = rows["data"].as_array()?.clone();
@@ -113,12 +113,12 @@ impl Pd {
         self[name].figure_where(TRANSFERS, COMMITTED)
     }
 
-    fn prefilled(&self, name: &str) -> f64 {
+    pub(crate) fn prefilled(&self, name: &str) -> f64 {
         self[name].figure(PREFILLED_TOKENS)
     }
 
     /// Nothing is held anywhere, not for another worker either, and nothing broke.
-    fn assert_idle(&self, names: &[&str]) {
+    pub(crate) fn assert_idle(&self, names: &[&str]) {
         assert_idle(self, names);
         for name in names.iter().filter(|name| !name.starts_with(['c', 'g'])) {
             for figure in [HELD, RECEIVING] {
@@ -129,7 +129,7 @@ impl Pd {
 }
 
 /// Tokens that no other prompt begins with.
-fn prompt(salt: usize, tokens: usize) -> Vec<u32> {
+pub(crate) fn prompt(salt: usize, tokens: usize) -> Vec<u32> {
     let mut state = u32::try_from(salt).unwrap() + 1;
     (0..tokens)
         .map(|_| {
@@ -139,7 +139,7 @@ fn prompt(salt: usize, tokens: usize) -> Vec<u32> {
         .collect()
 }
 
-fn asked(prompt: &[u32], max_tokens: u32) -> Value {
+pub(crate) fn asked(prompt: &[u32], max_tokens: u32) -> Value {
     with(&completion("", max_tokens), json!({"prompt": prompt}))
 }
 
@@ -153,6 +153,6 @@ fn answer_of(node: &Node, request: &Value) -> Value {
     })
 }
 
-fn cached_of(answer: &Value) -> u64 {
+pub(crate) fn cached_of(answer: &Value) -> u64 {
     answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0)
 }

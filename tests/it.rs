@@ -24,6 +24,8 @@ mod routing;
 mod order;
 // Prompts computed on one worker and generated from on another.
 mod handoff;
+// Prompts that pools keep.
+mod pool;
 // The real model through the HTTP API: reference texts, equality under pressure, both engines.
 mod model;
 // The official Python client against a started node.

@@ -25,13 +25,6 @@ impl Pools {
         self.own = ad;
     }
 
-    /// This node goes on under another name, and so does its pool.
-    pub(super) fn rename_own(&mut self, id: &WorkerId) {
-        if let Some(ad) = &mut self.own {
-            ad.info.id.clone_from(id);
-        }
-    }
-
     pub(super) fn set_other(&mut self, node: NodeId, ad: Option<PoolAd>) {
         match ad {
             Some(ad) => self.others.insert(node, ad),
