@@ -152,14 +152,15 @@ impl Receiving {
             ArchivedKvHeader::Last { tokens, cached, result, first, hashes, .. } => {
                 let first = first.to_native();
                 let drawn = kv::decode_drawn(result.as_slice()).unwrap_or_default();
+                let ran = self.args.takes.is_some();
                 if are_of(&self.hashes, first, hashes.as_slice()) {
                     let last = ReceiverEvent::Last {
                         tokens: tokens.to_native(),
                         first,
                         count,
                         bytes,
-                        drawn: self.fits(tokens.to_native(), &drawn),
-                        ends: self.ends(&drawn),
+                        drawn: self.args.wanted.fits(ran, tokens.to_native(), &drawn),
+                        ends: self.args.spec.ends_with(ran, &drawn),
                     };
                     self.here.push_back((first, pages));
                     self.last.get_or_insert((cached.to_native(), drawn));
@@ -188,27 +189,6 @@ impl Receiving {
             })
             .collect();
         self.here.retain(|(first, _)| wanted.contains(first));
-    }
-
-    /// Whether there is a token to go on from; and, of what ran elsewhere, all that were computed.
-    fn fits(&self, tokens: u32, drawn: &[Drawn]) -> bool {
-        let ahead = tokens.saturating_sub(self.args.wanted.tokens) as usize;
-        !drawn.is_empty() && (self.args.takes.is_none() || drawn.len() == ahead + 1)
-    }
-
-    /// Whether the request is over with these tokens: by this end's limits, whatever the other one thinks.
-    fn ends(&self, drawn: &[Drawn]) -> bool {
-        let spec = &self.args.spec;
-        if self.args.takes.is_some() && drawn.len() > 1 {
-            // It went on, so that none but the last can have ended it, and that would not be here.
-            return false;
-        }
-        !drawn.is_empty()
-            && drawn.iter().all(|d| {
-                let ended = !spec.ignore_end && spec.end_tokens.contains(&d.token);
-                let before = spec.resumed.get(d.seq.choice as usize).map_or(0, |c| c.tokens.len());
-                ended || before + 1 >= spec.max_tokens as usize
-            })
     }
 
     async fn carry_out(&mut self, fx: Vec<ReceiverEffect>, myself: &ActorRef<PageSetMsg>) {

@@ -36,9 +36,6 @@ mod fetches;
 mod held;
 mod offloads;
 
-/// Fewer tokens than this many pages hold are computed where they are needed: that takes less than asking.
-const LEAST_PAGES: u32 = 2;
-
 /// Pages of a stream that goes on that are read between two of its steps.
 const BESIDE_STEPS: u32 = 4;
 
@@ -180,16 +177,9 @@ impl Transfers {
         let Some(peer) = peer.filter(|_| self.side.is_some()) else {
             return self.submit_held(core, now, spec, prefix);
         };
-        // However little a request lacks that runs elsewhere: here it would be computed in the middle of its stream.
-        let least = if takes.is_some() { 1 } else { LEAST_PAGES * self.kv.layout.page_tokens };
         let id = (spec.id, spec.attempt);
         let kept = Box::new(spec.clone());
-        // Pages for what is computed elsewhere are taken when that begins. What moves is not to wait for them afterwards.
-        if takes.is_some() {
-            core.submit_received(now, spec, least)?;
-        } else {
-            core.submit_expected(now, spec, least)?;
-        }
+        core.submit_elsewhere(now, spec, takes.is_some())?;
         let source = Source { peer, takes, prefix };
         self.entries.insert(id, Entry::Waiting { spec: kept, source });
         Ok(())

@@ -12,6 +12,7 @@ use super::seq::Place;
 use super::slab::Key;
 use super::transfer::Transfer;
 use super::{Batch, KvWork, Refusal};
+use crate::kv::handoff::LEAST_PAGES;
 use crate::request::RequestSpec;
 use crate::time::Time;
 
@@ -53,6 +54,17 @@ pub struct Held {
     pub tokens: u32,
     /// It is not asked for where fewer of them are missing.
     pub least: u32,
+}
+
+impl Held {
+    /// What to ask a holder of the first `tokens` tokens of a request's prompt for, and what that is to the batch; nothing where
+    /// the request is not [`Batch::is_transferable`].
+    #[must_use]
+    pub fn of(spec: &RequestSpec, tokens: u32, page_tokens: u32) -> Option<(Box<RequestSpec>, Self)> {
+        let asked = Batch::is_transferable(spec).then(|| Box::new(spec.held_prefix(tokens, page_tokens)))?;
+        let tokens = u32::try_from(asked.prompt.len()).unwrap_or(u32::MAX);
+        Some((asked, Self { tokens, least: LEAST_PAGES * page_tokens }))
+    }
 }
 
 impl Batch {

@@ -21,6 +21,7 @@ use super::held::{Elsewhere, Held};
 use super::seq::{Place, Request, Seq};
 use super::slab::Key;
 use super::{Batch, KvWork, Rank, Refusal, SetAside};
+use crate::kv::handoff::LEAST_PAGES;
 use crate::order::OrderEvent;
 use crate::request::RequestSpec;
 use crate::step::Drawn;
@@ -71,6 +72,19 @@ impl Batch {
         let open = || spec.resumed.iter().filter(|c| !c.ended);
         let resumed = open().any(|c| !c.tokens.is_empty());
         !spec.prompt_logprobs && (!resumed || open().count() == 1)
+    }
+
+    /// As [`Batch::submit`], for a request whose prompt another worker computes, or which `ran` there and goes on here. Pages for
+    /// what is computed there are taken when that begins; what moves is not to wait for them afterwards.
+    ///
+    /// # Errors
+    /// As [`Batch::submit`].
+    pub fn submit_elsewhere(&mut self, now: Time, spec: RequestSpec, ran: bool) -> Result<(), Refusal> {
+        if ran {
+            // However little it lacks: here that would be computed in the middle of its stream.
+            return self.submit_received(now, spec, 1);
+        }
+        self.submit_expected(now, spec, LEAST_PAGES * self.config.page_tokens)
     }
 
     /// As [`Batch::submit`], for a request whose prompt another worker computes. Where fewer than `least` of its tokens

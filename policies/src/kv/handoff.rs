@@ -55,8 +55,11 @@ use crate::time::{Span, Time};
 pub mod receiver;
 pub mod sender;
 
+mod asked;
+
 pub mod chunking;
 
+pub use asked::LEAST_PAGES;
 pub use receiver::{Receiver, ReceiverEffect, ReceiverEvent, Wanted};
 pub use sender::{Asked, Sender, SenderEffect, SenderEvent};
 

@@ -6,6 +6,7 @@ use super::disaggregate::tokens_in;
 use super::{CandidateRow, Fetch, Opinion, PoolRow};
 use crate::cost::Hardware;
 use crate::kv::PageLayout;
+use crate::kv::handoff::LEAST_PAGES;
 use crate::placement::PlaceRequest;
 use crate::time::Span;
 
@@ -13,8 +14,6 @@ use crate::time::Span;
 pub(super) const MIN_TOKENS: u32 = 512;
 /// What a worker computes in so many seconds is worth fetching, where that is fewer tokens.
 const WORTH_SECONDS: f64 = 0.1;
-/// Asking takes longer than computing what fewer pages hold.
-const LEAST_PAGES: u32 = 2;
 
 /// Who holds the start of a prompt.
 #[derive(Debug)]

@@ -41,17 +41,7 @@ impl Transfers {
     ) {
         let Some(side) = &self.side else { return };
         self.last += 1;
-        let page_tokens = self.kv.layout.page_tokens;
-        // What ends with its first token in any case needs no pages.
-        let done = spec.resumed.iter().map(|choice| choice.tokens.len()).max().unwrap_or(0);
-        let wanted = Wanted {
-            tokens,
-            page_tokens,
-            cached_pages: cached.unwrap_or(0) / page_tokens,
-            // Or it is not the request that is asked for, but its start.
-            pages: spec.max_tokens as usize > done + 1 || id.1.fetched_for().is_some(),
-            held: id.1.fetched_for().is_some(),
-        };
+        let wanted = Wanted::of(&spec, id.1, tokens, cached.unwrap_or(0), self.kv.layout.page_tokens);
         let args = ReceiveArgs {
             key: TransferKey { transfer: self.last, generation: worker.incarnation },
             wanted,

@@ -11,7 +11,7 @@ use policies::time::Time;
 use ractor::ActorRef;
 
 use super::asking::Source;
-use super::{BESIDE_STEPS, Entry, Id, LEAST_PAGES, Transfers};
+use super::{BESIDE_STEPS, Entry, Id, Transfers};
 use crate::worker::pages::{HeldAt, Pace, PageSetMsg};
 
 /// Who holds the start of a prompt, and what to ask for.
@@ -39,13 +39,11 @@ impl Transfers {
 
     /// Whom to ask for the start of a prompt that is computed here, and what of it is worth asking.
     pub(super) fn holder(&self, spec: &RequestSpec, prefix: Option<HeldAt>) -> (Option<Holder>, Held) {
-        let Some(at) = prefix.filter(|_| self.side.is_some() && Batch::is_transferable(spec)) else {
-            return (None, Held::default());
-        };
-        let page = self.kv.layout.page_tokens;
-        let spec = Box::new(spec.held_prefix(at.tokens, page));
-        let tokens = u32::try_from(spec.prompt.len()).unwrap_or(u32::MAX);
-        (Some(Holder { address: at.address, spec }), Held { tokens, least: LEAST_PAGES * page })
+        let asked = prefix.filter(|_| self.side.is_some()).and_then(|at| {
+            let (spec, held) = Held::of(spec, at.tokens, self.kv.layout.page_tokens)?;
+            Some((Some(Holder { address: at.address, spec }), held))
+        });
+        asked.unwrap_or_default()
     }
 
     /// The request will have pages for what `holder` holds, unless it was refused or is over.

@@ -13,7 +13,6 @@ use crate::event::PageBlock;
 
 mod driver;
 mod effects;
-mod last;
 mod mail;
 mod pages;
 

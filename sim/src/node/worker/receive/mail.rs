@@ -27,7 +27,8 @@ impl Receiving {
             }
             KvMessage::Last { tokens, cached, drawn, block } => {
                 let PageBlock { first, count, .. } = block;
-                let (bytes, some, ends) = (self.bytes(count), self.fits(tokens, &drawn), self.ends(&drawn));
+                let (bytes, ran) = (self.bytes(count), self.takes.is_some());
+                let (some, ends) = (self.wanted.fits(ran, tokens, &drawn), self.spec.ends_with(ran, &drawn));
                 self.here = Some(block);
                 self.last.get_or_insert((cached, drawn));
                 ReceiverEvent::Last { tokens, first, count, bytes, drawn: some, ends }

@@ -10,9 +10,6 @@ use policies::time::Time;
 use super::{Entry, Id, Side, Source, Transfers};
 use crate::node::worker::receive::Receiving;
 
-/// As the live worker's: fewer tokens than this many pages hold are computed where they are needed.
-pub(super) const LEAST_PAGES: u32 = 2;
-
 impl Transfers {
     /// Submits a request, whose pages' content comes from where `source` says.
     pub(in crate::node::worker) fn submit(
@@ -22,17 +19,9 @@ impl Transfers {
         spec: RequestSpec,
         source: Source,
     ) -> Result<(), Refusal> {
-        let takes = source.takes;
-        // However little a request lacks that runs elsewhere: here it would be computed in the middle of its stream.
-        let least = if takes.is_some() { 1 } else { LEAST_PAGES * self.layout.page_tokens };
         let id = (spec.id, spec.attempt);
         let kept = Box::new(spec.clone());
-        // Pages for what is computed elsewhere are taken when that begins. What moves is not to wait for them afterwards.
-        if takes.is_some() {
-            core.submit_received(now, spec, least)?;
-        } else {
-            core.submit_expected(now, spec, least)?;
-        }
+        core.submit_elsewhere(now, spec, source.takes.is_some())?;
         self.waits(id, kept, source);
         Ok(())
     }
@@ -65,16 +54,9 @@ impl Transfers {
         };
         self.last += 1;
         let key = TransferKey { transfer: self.last, generation: side.me.incarnation };
-        // What ends with its first token in any case needs no pages.
-        let done = spec.resumed.iter().map(|choice| choice.tokens.len()).max().unwrap_or(0);
-        let wanted = Wanted {
-            tokens,
-            page_tokens: self.layout.page_tokens,
-            cached_pages: reserved.as_ref().map_or(0, |(_, cached)| *cached),
-            // Or it is not the request that is asked for, but its start.
-            pages: spec.max_tokens as usize > done + 1 || id.1.fetched_for().is_some(),
-            held: id.1.fetched_for().is_some(),
-        };
+        let page_tokens = self.layout.page_tokens;
+        let cached = reserved.as_ref().map_or(0, |(_, cached)| *cached * page_tokens);
+        let wanted = Wanted::of(&spec, id.1, tokens, cached, page_tokens);
         let pages = reserved.map(|(pages, _)| pages);
         let mut end = Receiving::new(self.limits, self.layout, key, wanted, spec, source, pages);
         end.start(side)?;

@@ -9,7 +9,6 @@ use policies::placement::Prefix;
 use policies::request::RequestSpec;
 use policies::time::Time;
 
-use super::asks::LEAST_PAGES;
 use super::{Entry, Id, Side, Source, Transfers};
 
 /// Who holds the start of a prompt, and what to ask for.
@@ -41,13 +40,11 @@ impl Transfers {
         spec: Option<&RequestSpec>,
         prefix: Option<Box<Prefix>>,
     ) -> (Option<Holder>, Held) {
-        let transferable = spec.filter(|spec| Batch::is_transferable(spec));
-        let Some((spec, prefix)) = transferable.zip(prefix) else { return (None, Held::default()) };
-        let page = self.layout.page_tokens;
-        let spec = Box::new(spec.held_prefix(prefix.tokens, page));
-        let tokens = spec.prompt.len() as u32;
-        let source = Source::prompt(prefix.from);
-        (Some(Holder { source, spec }), Held { tokens, least: LEAST_PAGES * page })
+        let asked = spec.zip(prefix).and_then(|(spec, prefix)| {
+            let (spec, held) = Held::of(spec, prefix.tokens, self.layout.page_tokens)?;
+            Some((Some(Holder { source: Source::prompt(prefix.from), spec }), held))
+        });
+        asked.unwrap_or_default()
     }
 
     /// The request will have pages for what `holder` holds, unless it was refused or is over.
