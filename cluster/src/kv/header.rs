@@ -182,6 +182,18 @@ impl From<PageLayout> for WireLayout {
     }
 }
 
+impl From<&ArchivedWireLayout> for PageLayout {
+    fn from(layout: &ArchivedWireLayout) -> Self {
+        Self {
+            page_tokens: layout.page_tokens.to_native(),
+            layers: layout.layers.to_native(),
+            kv_heads: layout.kv_heads.to_native(),
+            head_dim: layout.head_dim.to_native(),
+            element_bytes: layout.element_bytes.to_native(),
+        }
+    }
+}
+
 /// The start of a prompt at a third worker.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 #[rkyv(derive(Debug))]
