@@ -1,37 +1,49 @@
 //! Pool role: keeps KV pages in RAM and on disk for workers to share. It loads no model and looks into no page; what it keeps,
 //! and for whom, [`policies::pool`] decides.
 //!
-//! The pool owns the thread of its files ([`thread`]), which ends with it. Whoever puts or reads page by page (a page set at
-//! the pool) hands in a sink and is told; nobody waits for the disk inside the actor.
+//! ```text
+//!   Pool ─┬─ KvPort            links of workers of any model, and to them
+//!         ├─ page set × n      one for each prompt that a worker gets, or that is fetched from one ([`transfers`])
+//!         └─ thread of files   ([`thread`]); it ends with the pool
+//! ```
+//!
+//! Nobody waits for the disk inside the actor.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use cluster::kv::PageBuf;
-use config::PoolConfig;
+use config::Config;
 use config::ids::{NodeId, WorkerId};
-use policies::kv::{Fingerprint, PageHash};
-use policies::pool::{
-    Begun, DiskLimits, Hit, PoolLimits, PoolStats, PutEnd, PutId, PutRefusal, ReaderId, Run,
-};
+use policies::kv::handoff::HandoffConfig;
+use policies::kv::{Fingerprint, PageHash, PageLayout};
+use policies::pool::{Begun, DiskLimits, PoolLimits, PoolStats, PutEnd, PutId, PutRefusal, ReaderId, Run};
+use policies::request::RequestSpec;
 use policies::time::Span;
-use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 use tracing::info;
 
 use crate::clock;
+use crate::doors::Doors;
+use crate::kv::KvEntry;
+use crate::worker::pages::KvMsg;
 
 pub mod disk;
-pub mod news;
 pub mod thread;
 
 mod figures;
+mod news;
 mod pages;
+mod transfers;
 
 use disk::Create;
-use news::{NewsSink, PutSink, ReadSink};
-use pages::{Reader, Writer};
+use news::News;
+use pages::Writer;
 use thread::{DiskThread, Report};
+use transfers::{Transfers, Wish};
 
 pub use pages::PoolState;
+pub use transfers::PoolSide;
 
 #[cfg(test)]
 mod tests;
@@ -41,8 +53,6 @@ const MIB: u64 = 1 << 20;
 const WINDOW: u64 = 64 * MIB;
 /// The disk is left alone for so long when it is full: long against what a page takes, short against what an operator needs.
 const BACK_OFF: Span = Span::from_secs(10);
-/// As that of a hand-off, which is how pages come and go.
-const LEASE: Span = Span::from_secs(30);
 
 /// The pool of a node.
 #[derive(Debug)]
@@ -51,6 +61,12 @@ pub struct Pool;
 /// What a pool is started with.
 #[derive(Clone, Debug)]
 pub struct PoolArgs {
+    /// The pool in this life.
+    pub id: WorkerId,
+    /// The node's doors.
+    pub doors: Doors,
+    /// Its part of the cluster's KV links; none for a node alone.
+    pub side: Option<PoolSide>,
     /// How much it keeps.
     pub limits: PoolLimits,
     /// Where its files are; [`PoolLimits::disk`] is for these.
@@ -62,9 +78,10 @@ pub struct PoolArgs {
 }
 
 impl PoolArgs {
-    /// As configured.
+    /// As configured, for the pool `id`, reached at `entry`.
     #[must_use]
-    pub fn of(pool: &PoolConfig, node: &NodeId) -> Self {
+    pub fn of(config: &Config, id: WorkerId, doors: Doors, entry: Option<Arc<KvEntry>>) -> Self {
+        let pool = &config.pool;
         let ram = pool.ram.bytes();
         // Validation has them together.
         let both = pool.disk.clone().zip(pool.disk_size);
@@ -77,18 +94,56 @@ impl PoolArgs {
             min_uses: 1,
             back_off: BACK_OFF,
         });
+        let limits = HandoffConfig::from(&config.policy.disaggregate);
+        // A transfer ends by its own limits; this one is behind them.
+        let lease = Span(limits.lease.0.saturating_mul(2));
         Self {
-            limits: PoolLimits { ram, incoming: WINDOW, lease: LEASE, disk },
+            holder: format!("node {}", id.node),
+            id,
+            doors,
+            side: entry.map(|entry| PoolSide { entry, limits }),
+            limits: PoolLimits { ram, incoming: WINDOW, lease, disk },
             folder: both.map(|(folder, _)| folder),
-            holder: format!("node {node}"),
             create: Create::default(),
         }
     }
 }
 
-/// What a pool's door takes.
+/// What other nodes ask of a pool.
+#[derive(Debug)]
+pub enum ToPool {
+    /// Fetch the full pages of a prompt from a worker, as far as it holds them, and keep them.
+    Store {
+        /// The worker.
+        from: WorkerId,
+        /// Where it takes questions about pages.
+        address: String,
+        /// Identity of its pages.
+        fingerprint: Fingerprint,
+        /// Their shape.
+        layout: PageLayout,
+        /// The prompt, with the hashes of its full pages.
+        spec: Box<RequestSpec>,
+    },
+    /// Send all pages that can be found now, and from now on every change.
+    KvResync {
+        /// Whom to answer.
+        controller: NodeId,
+    },
+}
+
+/// What a pool takes.
 #[derive(Debug, ractor_cluster::RactorMessage)]
 pub enum PoolMsg {
+    /// From another node.
+    Door(ToPool),
+    /// From a page set.
+    Kv {
+        /// Which.
+        set: ActorId,
+        /// What it wants.
+        message: Box<KvMsg>,
+    },
     /// Keep these pages.
     Put {
         /// Whose they are: its death ends the put.
@@ -111,58 +166,8 @@ pub enum PoolMsg {
         /// Where to.
         reply: RpcReplyPort<Vec<PageBuf>>,
     },
-    /// Somebody puts page by page.
-    Begin {
-        /// Whose they are.
-        owner: WorkerId,
-        /// Their names.
-        run: Run,
-        /// Is told.
-        sink: PutSink,
-        /// Whether it may, and from which page on.
-        reply: RpcReplyPort<Result<Begun, PutRefusal>>,
-    },
-    /// A page has come, its checksum right.
-    Page {
-        /// Of which put.
-        put: PutId,
-        /// Its index in the run; in order.
-        index: usize,
-        /// Its content.
-        page: PageBuf,
-    },
-    /// All has come that will.
-    Commit(PutId),
-    /// The writer gives up.
-    Abort(PutId),
-    /// Somebody reads page by page.
-    LookUp {
-        /// Who.
-        owner: WorkerId,
-        /// Whose pages.
-        fingerprint: Fingerprint,
-        /// Their names, from the start of a prompt.
-        pages: Vec<PageHash>,
-        /// The first one that is wanted.
-        from: usize,
-        /// Is told.
-        sink: ReadSink,
-        /// What is here; it stays until the reader is released.
-        reply: RpcReplyPort<Hit>,
-    },
-    /// The reader takes so many pages more.
-    Grant {
-        /// Which.
-        reader: ReaderId,
-        /// How many.
-        pages: usize,
-    },
-    /// The reader needs nothing more.
-    Release(ReaderId),
     /// A node is gone, or lives another life.
     OwnerLost(WorkerId),
-    /// Somebody wants to know what is here, instead of who did before.
-    Listen(NewsSink),
     /// Take nothing new and write to disk what is in RAM only.
     Close,
     /// Whether that is done.
@@ -171,8 +176,13 @@ pub enum PoolMsg {
     Observe(RpcReplyPort<PoolStats>),
     /// The disk has done something.
     Disk(Report),
+    /// Start the KV port again that has failed.
+    RestartPort,
     /// Time has passed.
     Tick,
+    /// How many page sets give pages, how many fetch some, and how many wishes wait?
+    #[cfg(test)]
+    Transfers(RpcReplyPort<[usize; 3]>),
 }
 
 impl Actor for Pool {
@@ -185,7 +195,9 @@ impl Actor for Pool {
         myself: ActorRef<PoolMsg>,
         args: PoolArgs,
     ) -> Result<PoolState, ActorProcessingErr> {
-        let mut state = PoolState::new(args.limits);
+        let news = News::new(args.doors, args.id.clone());
+        let mut state = PoolState::new(args.limits, news, Transfers::new(args.id, args.side));
+        let pool = myself.clone();
         if let Some(folder) = args.folder {
             let shown = folder.display().to_string();
             let report = move |report| {
@@ -199,6 +211,7 @@ impl Actor for Pool {
             let stats = state.store.stats();
             info!(folder = %shown, files, pages = stats.pages, bytes = stats.disk.bytes, "the pool's pages on disk are found");
         }
+        state.transfers.start_port(args.limits.ram, &pool).await?;
         state.tell_changes();
         Ok(state)
     }
@@ -212,9 +225,32 @@ impl Actor for Pool {
         if let PoolMsg::Disk(Report::Ended) = message {
             return Err("the thread for pool.disk has ended".into());
         }
-        state.take(message);
+        match message {
+            PoolMsg::RestartPort => state.restart_port(&myself).await,
+            message => state.take(message),
+        }
+        state.start_taking(&myself).await;
         state.tell_changes();
         state.schedule(&myself);
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<PoolMsg>,
+        event: SupervisionEvent,
+        state: &mut PoolState,
+    ) -> Result<(), ActorProcessingErr> {
+        let (who, why) = match event {
+            SupervisionEvent::ActorFailed(who, why) => (who.get_id(), why.to_string()),
+            SupervisionEvent::ActorTerminated(who, _, why) => (who.get_id(), why.unwrap_or_default()),
+            _ => return Ok(()),
+        };
+        if !state.transfers.port_lost(who, &why, &myself) {
+            // A page set. What it has said before it ended comes first.
+            let message = Box::new(KvMsg::SetGone(who));
+            let _ = myself.cast(PoolMsg::Kv { set: who, message });
+        }
         Ok(())
     }
 
@@ -248,31 +284,15 @@ impl PoolState {
                 let hit = self.store.look_up(now, &owner, &fingerprint, &pages, 0);
                 self.reads(now, hit, 0, reply);
             }
-            PoolMsg::Begin { owner, run, sink, reply } => {
-                let begun = self.store.begin(now, &owner, run);
-                if let Ok(begun) = begun {
-                    self.writers.insert(begun.put, Writer::Told(sink));
-                }
-                if let (Err(_), Ok(begun)) = (reply.send(begun), begun) {
-                    self.does(|store, fx| store.abort(now, begun.put, fx));
-                }
+            PoolMsg::Door(ToPool::Store { from, address, fingerprint, layout, spec }) => {
+                self.transfers.wish(Wish { from, address, fingerprint, layout, spec });
             }
-            PoolMsg::Page { put, index, page } => self.arrived(now, put, index, page),
-            PoolMsg::Commit(put) => self.commit(put),
-            PoolMsg::Abort(put) => self.does(|store, fx| store.abort(now, put, fx)),
-            PoolMsg::LookUp { owner, fingerprint, pages, from, sink, reply } => {
-                let hit = self.store.look_up(now, &owner, &fingerprint, &pages, from);
-                if let Some(reader) = hit.reader {
-                    self.readers.insert(reader, Reader::Told(sink));
-                }
-                if let (Err(_), Some(reader)) = (reply.send(hit), hit.reader) {
-                    self.release(reader);
-                }
+            PoolMsg::Door(ToPool::KvResync { controller }) => self.resync(&controller),
+            PoolMsg::Kv { set, message } => self.kv(set, *message),
+            PoolMsg::OwnerLost(owner) => {
+                self.transfers.forget(&owner);
+                self.does(|store, fx| store.owner_lost(now, &owner, fx));
             }
-            PoolMsg::Grant { reader, pages } => self.does(|store, fx| store.grant(now, reader, pages, fx)),
-            PoolMsg::Release(reader) => self.release(reader),
-            PoolMsg::OwnerLost(owner) => self.does(|store, fx| store.owner_lost(now, &owner, fx)),
-            PoolMsg::Listen(sink) => self.announce(sink),
             PoolMsg::Close => self.does(|store, fx| store.close(now, fx)),
             PoolMsg::IsFlushed(reply) => {
                 let _ = reply.send(self.store.is_flushed(now));
@@ -281,9 +301,15 @@ impl PoolState {
                 let _ = reply.send(self.store.stats());
             }
             PoolMsg::Disk(report) => self.reported(now, report),
+            // It takes a supervisor's hand.
+            PoolMsg::RestartPort => {}
             PoolMsg::Tick => {
                 self.timer = None;
                 self.does(|store, fx| store.tick(now, fx));
+            }
+            #[cfg(test)]
+            PoolMsg::Transfers(reply) => {
+                let _ = reply.send(self.transfers.figures());
             }
         }
     }

@@ -160,7 +160,7 @@ impl KvHeader {
 }
 
 /// [`PageLayout`] as it travels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Archive, Serialize, Deserialize)]
 #[rkyv(derive(Debug))]
 pub struct WireLayout {
     /// Tokens a page.
