@@ -1,8 +1,8 @@
-//! The node's door for KV pages: the links to other workers, and who gets what comes over them.
+//! The node's door for KV pages: the links to other workers and to pools, and who gets what comes over them.
 //!
 //! A link is made when the first transfer to a worker needs it, and kept. What comes over it goes to the page set of its
 //! transfer ([`crate::worker::pages`]); a question makes a page set of its own. The actor owns the links and restarts with
-//! the worker; the page sets are told when a link ends.
+//! the worker, or the pool, that it is of; the page sets are told when a link ends. A node that is both has two.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use cluster::cookie::Cookie;
-use cluster::kv::{self, KvDialError, KvEvent, KvListener, KvPeer, KvTerms, TcpLink};
+use cluster::kv::{self, KvEvent, KvListener, KvPeer, KvTerms, TcpLink, WireLayout};
 use cluster::tls::Tls;
 use config::Config;
 use config::ids::WorkerId;
@@ -31,7 +31,7 @@ pub use lane::{Asked, Lane, Seat};
 /// Links that have proven themselves and wait to be taken in.
 const ACCEPTED: usize = 16;
 
-/// The KV port of a worker, bound before its model is loaded, and what opens it.
+/// The KV port of a worker or a pool, bound before its model is loaded, and what opens it.
 #[derive(Debug)]
 pub struct KvEntry {
     bound: SocketAddr,
@@ -48,14 +48,33 @@ impl KvEntry {
     /// # Errors
     /// The address is taken, or not of this machine.
     pub async fn prepare(config: &Config, cookie: Cookie, tls: Option<Tls>) -> Result<Self> {
-        let listener =
-            KvListener::bind(&config.cluster.kv_listen_address()).await.context("cluster.kv-listen")?;
+        let listen = config.cluster.kv_listen_address();
+        Self::bind(&listen, |bound| config.cluster.kv_advertised(bound), cookie, tls).await
+    }
+
+    /// For a pool beside a worker, whose `cluster.kv-listen` is: binds a free port of the same host.
+    ///
+    /// # Errors
+    /// As [`KvEntry::prepare`].
+    pub async fn prepare_beside(config: &Config, cookie: Cookie, tls: Option<Tls>) -> Result<Self> {
+        let listen = with_port(&config.cluster.kv_listen_address(), 0);
+        let advertised = |bound: SocketAddr| with_port(&config.cluster.kv_advertised(bound), bound.port());
+        Self::bind(&listen, advertised, cookie, tls).await
+    }
+
+    async fn bind(
+        listen: &str,
+        advertised: impl FnOnce(SocketAddr) -> String,
+        cookie: Cookie,
+        tls: Option<Tls>,
+    ) -> Result<Self> {
+        let listener = KvListener::bind(listen).await.context("cluster.kv-listen")?;
         let bound = listener.local_addr();
-        let address = config.cluster.kv_advertised(bound);
+        let address = advertised(bound);
         Ok(Self { bound, address, cookie, tls, listener: Mutex::new(Some(listener)) })
     }
 
-    /// Where other workers reach it.
+    /// Where others reach it.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
@@ -79,23 +98,40 @@ pub struct KvPort;
 pub struct KvPortArgs {
     /// The bound port.
     pub entry: std::sync::Arc<KvEntry>,
-    /// The worker whose pages travel.
+    /// The worker, or the pool, whose pages travel.
     pub worker: WorkerId,
-    /// Their shape.
-    pub layout: PageLayout,
-    /// Buffers for pages that have come and are not in the engine yet.
-    pub pages: usize,
+    /// Which pages those are.
+    pub exchanged: Exchanged,
+}
+
+/// Pages that travel over links of one port.
+#[derive(Clone, Copy, Debug)]
+pub enum Exchanged {
+    /// A worker's.
+    One {
+        /// Their shape.
+        layout: PageLayout,
+        /// Buffers for pages that have come and are not in the engine yet.
+        pages: usize,
+    },
+    /// A pool's: of any shape.
+    Any {
+        /// Pages of a shape that have come may take so many bytes, those that are kept included.
+        bytes: usize,
+    },
 }
 
 /// What the port takes.
 #[derive(Debug, RactorMessage)]
 pub enum KvPortMsg {
-    /// Who answers the questions of other workers from now on; none while there is no engine.
+    /// Who answers the questions of others from now on; none while there is no engine.
     Serve(Option<Provider>),
     /// A page set needs a link to the worker at an address.
     Open {
         /// Where.
         to: String,
+        /// The shape of the pages on it.
+        layout: PageLayout,
         /// The transfer that what comes back is of.
         transfer: u64,
         /// Who is told of the link, and gets what comes.
@@ -103,10 +139,10 @@ pub enum KvPortMsg {
     },
     /// A link is there that this worker asked for, or not.
     Dialled {
-        /// Where to.
-        to: String,
+        /// Where to, for pages of which shape.
+        to: To,
         /// What came of it.
-        result: Result<Box<TcpLink>, KvDialError>,
+        result: Result<Box<TcpLink>, String>,
     },
     /// Another worker has opened a link.
     Accepted(KvEvent),
@@ -124,6 +160,9 @@ pub enum KvPortMsg {
     Seats(ractor::RpcReplyPort<usize>),
 }
 
+/// Where a link goes, and the shape of the pages on it.
+type To = (String, WireLayout);
+
 /// Page sets that wait for a link.
 type Waiting = Vec<(u64, ActorRef<PageSetMsg>)>;
 
@@ -132,11 +171,11 @@ type Waiting = Vec<(u64, ActorRef<PageSetMsg>)>;
 pub struct KvPortState {
     terms: KvTerms,
     provider: Option<Provider>,
-    /// Links that this worker has opened, by address.
-    links: BTreeMap<String, Lane>,
+    /// Links that this end has opened.
+    links: BTreeMap<To, Lane>,
     /// Those that others have opened.
     guests: BTreeMap<u64, Lane>,
-    dialling: BTreeMap<String, Waiting>,
+    dialling: BTreeMap<To, Waiting>,
     last_link: u64,
     /// The accept loop and the dials; they end with the port.
     tasks: JoinSet<()>,
@@ -152,9 +191,13 @@ impl Actor for KvPort {
         myself: ActorRef<KvPortMsg>,
         args: KvPortArgs,
     ) -> Result<KvPortState, ActorProcessingErr> {
-        let KvPortArgs { entry, worker, layout, pages } = args;
+        let KvPortArgs { entry, worker, exchanged } = args;
         let me = KvPeer { worker, address: entry.address.clone() };
-        let terms = KvTerms::new(me, &entry.cookie, entry.tls.clone(), layout, pages);
+        let (cookie, tls) = (&entry.cookie, entry.tls.clone());
+        let terms = match exchanged {
+            Exchanged::One { layout, pages } => KvTerms::new(me, cookie, tls, layout, pages),
+            Exchanged::Any { bytes } => KvTerms::of_pool(me, cookie, tls, bytes),
+        };
         let listener = entry.listener().await?;
         let (events, mut accepted) = mpsc::channel(ACCEPTED);
         let mut tasks = JoinSet::new();
@@ -179,8 +222,10 @@ impl Actor for KvPort {
         while state.tasks.try_join_next().is_some() {}
         match message {
             KvPortMsg::Serve(provider) => state.provider = provider,
-            KvPortMsg::Open { to, transfer, set } => state.open(&myself, to, transfer, set),
-            KvPortMsg::Dialled { to, result } => state.dialled(&myself, &to, result),
+            KvPortMsg::Open { to, layout, transfer, set } => {
+                state.open(&myself, to, layout, (transfer, set));
+            }
+            KvPortMsg::Dialled { to, result } => state.dialled(&myself, to, result),
             KvPortMsg::Accepted(event) => state.accepted(&myself, event),
             KvPortMsg::Asked(asked) => match &state.provider {
                 Some(provider) => provider.asked(*asked).await,
@@ -198,21 +243,26 @@ impl Actor for KvPort {
         }
         Ok(())
     }
+}
 
-    async fn post_stop(
-        &self,
-        _: ActorRef<KvPortMsg>,
-        state: &mut KvPortState,
-    ) -> Result<(), ActorProcessingErr> {
-        for lane in state.links.values().chain(state.guests.values()) {
-            lane.close("the worker's KV port has stopped");
+/// However the port ends: nobody is left to take what comes over its links.
+impl Drop for KvPortState {
+    fn drop(&mut self) {
+        for lane in self.links.values().chain(self.guests.values()) {
+            lane.close("its KV port has stopped");
         }
-        Ok(())
     }
 }
 
 impl KvPortState {
-    fn open(&mut self, myself: &ActorRef<KvPortMsg>, to: String, transfer: u64, set: ActorRef<PageSetMsg>) {
+    fn open(
+        &mut self,
+        myself: &ActorRef<KvPortMsg>,
+        address: String,
+        layout: PageLayout,
+        (transfer, set): (u64, ActorRef<PageSetMsg>),
+    ) {
+        let to: To = (address, layout.into());
         if let Some(seat) = self.links.get(&to).and_then(|lane| lane.join(transfer, &set)) {
             // A page set that has ended needs no link.
             let _ = set.cast(PageSetMsg::Linked(Ok(seat)));
@@ -222,42 +272,45 @@ impl KvPortState {
         let waiting = self.dialling.entry(to.clone()).or_default();
         waiting.push((transfer, set));
         if waiting.len() == 1 {
-            let (terms, port) = (self.terms.clone(), myself.clone());
+            let (terms, port) = (self.terms.with_layout(layout), myself.clone());
             self.tasks.spawn(async move {
-                let result = kv::dial(&to, &terms, None).await.map(Box::new);
+                let result = match terms {
+                    Ok(terms) => kv::dial(&to.0, &terms, None).await.map(Box::new).map_err(|e| e.to_string()),
+                    Err(e) => Err(e.to_string()),
+                };
                 // The port may have stopped.
                 let _ = port.cast(KvPortMsg::Dialled { to, result });
             });
         }
     }
 
-    fn dialled(&mut self, myself: &ActorRef<KvPortMsg>, to: &str, result: Result<Box<TcpLink>, KvDialError>) {
-        let waiting = self.dialling.remove(to).unwrap_or_default();
+    fn dialled(&mut self, myself: &ActorRef<KvPortMsg>, to: To, result: Result<Box<TcpLink>, String>) {
+        let waiting = self.dialling.remove(&to).unwrap_or_default();
         let lane = match result {
             Ok(link) => self.take_in(myself, link),
             Err(e) => {
-                warn!(address = to, error = %e, "no KV link to a worker");
+                warn!(address = to.0, error = e, "no KV link");
                 for (_, set) in waiting {
                     // A page set that has ended does not care.
-                    let _ = set.cast(PageSetMsg::Linked(Err(e.to_string())));
+                    let _ = set.cast(PageSetMsg::Linked(Err(e.clone())));
                 }
                 return;
             }
         };
-        info!(address = to, worker = %lane.peer().worker, "KV link to a worker");
+        info!(address = to.0, peer = %lane.peer().worker, "KV link");
         for (transfer, set) in waiting {
             let seat = lane.join(transfer, &set).ok_or_else(|| "the link has ended".to_owned());
             // As above.
             let _ = set.cast(PageSetMsg::Linked(seat));
         }
-        self.links.insert(to.to_owned(), lane);
+        self.links.insert(to, lane);
     }
 
     fn accepted(&mut self, myself: &ActorRef<KvPortMsg>, event: KvEvent) {
         match event {
             KvEvent::Link(link) => {
                 let lane = self.take_in(myself, link);
-                info!(worker = %lane.peer().worker, "a worker has opened a KV link");
+                info!(peer = %lane.peer().worker, "a KV link was opened to this node");
                 self.guests.insert(lane.id(), lane);
             }
             KvEvent::Refused { peer, name, refusal, by_peer } => {
@@ -278,10 +331,19 @@ impl KvPortState {
     }
 }
 
-/// Starts the port under the worker.
+/// `HOST:PORT` with another port.
+fn with_port(address: &str, port: u16) -> String {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    format!("{host}:{port}")
+}
+
+/// Starts the port under the worker, or the pool.
 ///
 /// # Errors
 /// The port cannot be bound again.
 pub async fn start(args: KvPortArgs, supervisor: ActorCell) -> Result<ActorRef<KvPortMsg>, ractor::SpawnErr> {
     Ok(Actor::spawn_linked(None, KvPort, args, supervisor).await?.0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -100,6 +100,11 @@ pub const POOL_PAGES: &str = "actor_node_pool_pages";
 pub const POOL_BYTES: &str = "actor_node_pool_bytes";
 /// Bytes that a pool may hold (`pool.ram`, `pool.disk-size`). Label `tier`.
 pub const POOL_CAPACITY: &str = "actor_node_pool_capacity_bytes";
+/// Prompts whose pages a pool was to store. Label `outcome`: `complete`; `part`: some of the pages came; `failed`: none did;
+/// `known`, `under_way`: there was nothing to do; `too_large`, `refused`; `dropped`: too many waited.
+pub const POOL_STORES: &str = "actor_node_pool_stores_total";
+/// Prompts that wait until a pool fetches their pages.
+pub const POOL_STORES_WAITING: &str = "actor_node_pool_stores_waiting";
 /// Puts under way at a pool.
 pub const POOL_PUTS: &str = "actor_node_pool_puts";
 /// Readers of a pool's pages.
@@ -214,6 +219,8 @@ pub fn describe() {
     describe_gauge!(POOL_PAGES, "KV pages that the pool holds, by tier");
     describe_gauge!(POOL_BYTES, Unit::Bytes, "Bytes of the pool's pages, by tier");
     describe_gauge!(POOL_CAPACITY, Unit::Bytes, "Bytes that the pool may hold, by tier");
+    describe_counter!(POOL_STORES, "Prompts whose pages the pool was to store, by outcome");
+    describe_gauge!(POOL_STORES_WAITING, "Prompts that wait until the pool fetches their pages");
     describe_gauge!(POOL_PUTS, "Puts under way at the pool");
     describe_gauge!(POOL_READERS, "Readers of the pool's pages");
     describe_gauge!(POOL_STUCK, Unit::Bytes, "Bytes of files that the pool can neither use nor delete");

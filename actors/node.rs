@@ -65,6 +65,12 @@ pub async fn run(
         }
         _ => None,
     };
+    let pool_kv = match &entry {
+        Some(entry) if roles.contains(Role::Pool) => {
+            Some(Arc::new(entry.pool_kv(&config, kv.is_some()).await?))
+        }
+        _ => None,
+    };
     let me = me(&config, entry.as_ref().map(membership::Entry::address), http);
     info!(name = %me.id, roles = %roles, engine = ?config.engine.kind, "starting");
     announce(&format!("http://{http}"));
@@ -73,6 +79,9 @@ pub async fn run(
     }
     if let Some(kv) = &kv {
         announce(&format!("kv tcp://{}", kv.address()));
+    }
+    if let Some(kv) = &pool_kv {
+        announce(&format!("pool tcp://{}", kv.address()));
     }
     let kv_events = publish_kv_events(&config).await?;
     let recorder = match &config.log.record {
@@ -95,6 +104,7 @@ pub async fn run(
         health,
         fatal,
         kv,
+        pool_kv,
         kv_events,
         recorder,
     };

@@ -1,38 +1,52 @@
 //! Pool role: keeps KV pages in RAM and on disk for workers to share. It loads no model and looks into no page; what it keeps,
 //! and for whom, [`policies::pool`] decides.
 //!
-//! The pool owns the thread of its files ([`thread`]), which ends with it. Whoever puts or reads page by page (a page set at
-//! the pool) hands in a sink and is told; nobody waits for the disk inside the actor.
+//! ```text
+//!   Pool ─┬─ KvPort            links of workers of any model, and to them
+//!         ├─ page set × n      one for each prompt that a worker gets, or that is fetched from one ([`transfers`])
+//!         └─ thread of files   ([`thread`]); it ends with the pool
+//! ```
+//!
+//! Nobody waits for the disk inside the actor.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use cluster::kv::PageBuf;
 use cluster::wire::ToPool;
-use config::PoolConfig;
-use config::ids::{NodeId, WorkerId};
+use config::Config;
+use config::ids::WorkerId;
+use policies::cost::HardwareProfile;
+use policies::kv::handoff::HandoffConfig;
 use policies::kv::{Fingerprint, PageHash};
-use policies::pool::{
-    Begun, DiskLimits, Hit, PoolLimits, PoolStats, PutEnd, PutId, PutRefusal, ReaderId, Run,
-};
+use policies::pool::{Begun, DiskLimits, PoolLimits, PoolStats, PutEnd, PutId, PutRefusal, ReaderId, Run};
 use policies::time::Span;
-use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 use tracing::info;
 
 use crate::clock;
+use crate::doors::Doors;
+use crate::kv::KvEntry;
+use crate::worker::pages::KvMsg;
 
 pub mod disk;
-pub mod news;
 pub mod thread;
 
 mod figures;
+mod news;
+mod offer;
 mod pages;
+mod transfers;
 
 use disk::Create;
-use news::{NewsSink, PutSink, ReadSink};
-use pages::{Reader, Writer};
+use news::News;
+use offer::Offer;
+use pages::Writer;
 use thread::{DiskThread, Report};
+use transfers::Transfers;
 
 pub use pages::PoolState;
+pub use transfers::{PoolSide, Wish};
 
 #[cfg(test)]
 mod tests;
@@ -42,8 +56,6 @@ const MIB: u64 = 1 << 20;
 const WINDOW: u64 = 64 * MIB;
 /// The disk is left alone for so long when it is full: long against what a page takes, short against what an operator needs.
 const BACK_OFF: Span = Span::from_secs(10);
-/// As that of a hand-off, which is how pages come and go.
-const LEASE: Span = Span::from_secs(30);
 
 /// The pool of a node.
 #[derive(Debug)]
@@ -52,6 +64,12 @@ pub struct Pool;
 /// What a pool is started with.
 #[derive(Clone, Debug)]
 pub struct PoolArgs {
+    /// The pool in this life.
+    pub id: WorkerId,
+    /// The node's doors.
+    pub doors: Doors,
+    /// Its part of the cluster's KV links; none for a node alone.
+    pub side: Option<PoolSide>,
     /// How much it keeps.
     pub limits: PoolLimits,
     /// Where its files are; [`PoolLimits::disk`] is for these.
@@ -63,9 +81,10 @@ pub struct PoolArgs {
 }
 
 impl PoolArgs {
-    /// As configured.
+    /// As configured, for the pool `id`, reached at `entry`.
     #[must_use]
-    pub fn of(pool: &PoolConfig, node: &NodeId) -> Self {
+    pub fn of(config: &Config, id: WorkerId, doors: Doors, entry: Option<Arc<KvEntry>>) -> Self {
+        let pool = &config.pool;
         let ram = pool.ram.bytes();
         // Validation has them together.
         let both = pool.disk.clone().zip(pool.disk_size);
@@ -78,18 +97,35 @@ impl PoolArgs {
             min_uses: 1,
             back_off: BACK_OFF,
         });
+        let limits = HandoffConfig::from(&config.policy.disaggregate);
+        // A transfer ends by its own limits; this one is behind them.
+        let lease = Span(limits.lease.0.saturating_mul(2));
         Self {
-            limits: PoolLimits { ram, incoming: WINDOW, lease: LEASE, disk },
+            holder: format!("node {}", id.node),
+            id,
+            doors,
+            side: entry.map(|entry| PoolSide {
+                entry,
+                limits,
+                hardware: HardwareProfile::from(&config.cluster.hardware),
+            }),
+            limits: PoolLimits { ram, incoming: WINDOW, lease, disk },
             folder: both.map(|(folder, _)| folder),
-            holder: format!("node {node}"),
             create: Create::default(),
         }
     }
 }
 
-/// What a pool's door takes.
+/// What a pool takes.
 #[derive(Debug, ractor_cluster::RactorMessage)]
 pub enum PoolMsg {
+    /// From a page set.
+    Kv {
+        /// Which.
+        set: ActorId,
+        /// What it wants.
+        message: Box<KvMsg>,
+    },
     /// Keep these pages.
     Put {
         /// Whose they are: its death ends the put.
@@ -112,62 +148,16 @@ pub enum PoolMsg {
         /// Where to.
         reply: RpcReplyPort<Vec<PageBuf>>,
     },
-    /// Somebody puts page by page.
-    Begin {
-        /// Whose they are.
-        owner: WorkerId,
-        /// Their names.
-        run: Run,
-        /// Is told.
-        sink: PutSink,
-        /// Whether it may, and from which page on.
-        reply: RpcReplyPort<Result<Begun, PutRefusal>>,
-    },
-    /// A page has come, its checksum right.
-    Page {
-        /// Of which put.
-        put: PutId,
-        /// Its index in the run; in order.
-        index: usize,
-        /// Its content.
-        page: PageBuf,
-    },
-    /// All has come that will.
-    Commit(PutId),
-    /// The writer gives up.
-    Abort(PutId),
-    /// Somebody reads page by page.
-    LookUp {
-        /// Who.
-        owner: WorkerId,
-        /// Whose pages.
-        fingerprint: Fingerprint,
-        /// Their names, from the start of a prompt.
-        pages: Vec<PageHash>,
-        /// The first one that is wanted.
-        from: usize,
-        /// Is told.
-        sink: ReadSink,
-        /// What is here; it stays until the reader is released.
-        reply: RpcReplyPort<Hit>,
-    },
-    /// The reader takes so many pages more.
-    Grant {
-        /// Which.
-        reader: ReaderId,
-        /// How many.
-        pages: usize,
-    },
-    /// The reader needs nothing more.
-    Release(ReaderId),
     /// From a gateway or a controller, here or elsewhere.
     Wire(ToPool),
+    /// Keep pages that a worker holds.
+    Store(Box<Wish>),
     /// This node was cut off from all others, who have given it up: it goes on as a new one.
     Renew,
+    /// Say to the membership what this pool is, and how full.
+    Announce,
     /// A node is gone, or lives another life.
     OwnerLost(WorkerId),
-    /// Somebody wants to know what is here, instead of who did before.
-    Listen(NewsSink),
     /// Take nothing new and write to disk what is in RAM only.
     Close,
     /// Whether that is done.
@@ -176,8 +166,13 @@ pub enum PoolMsg {
     Observe(RpcReplyPort<PoolStats>),
     /// The disk has done something.
     Disk(Report),
+    /// Start the KV port again that has failed.
+    RestartPort,
     /// Time has passed.
     Tick,
+    /// How many page sets give pages, how many fetch some, and how many wishes wait?
+    #[cfg(test)]
+    Transfers(RpcReplyPort<[usize; 3]>),
 }
 
 impl Actor for Pool {
@@ -190,7 +185,11 @@ impl Actor for Pool {
         myself: ActorRef<PoolMsg>,
         args: PoolArgs,
     ) -> Result<PoolState, ActorProcessingErr> {
-        let mut state = PoolState::new(args.limits);
+        args.doors.set_pool(args.id.node.clone(), myself.clone());
+        let news = News::new(args.doors.clone(), args.id.clone());
+        let offer = Offer::new(args.doors, args.id.clone(), args.side.as_ref());
+        let mut state = PoolState::new(args.limits, news, offer, Transfers::new(args.id, args.side));
+        let pool = myself.clone();
         if let Some(folder) = args.folder {
             let shown = folder.display().to_string();
             let report = move |report| {
@@ -204,7 +203,9 @@ impl Actor for Pool {
             let stats = state.store.stats();
             info!(folder = %shown, files, pages = stats.pages, bytes = stats.disk.bytes, "the pool's pages on disk are found");
         }
+        state.transfers.start_port(args.limits.ram, &pool).await?;
         state.tell_changes();
+        state.offer.announce(&state.store.stats());
         Ok(state)
     }
 
@@ -217,9 +218,33 @@ impl Actor for Pool {
         if let PoolMsg::Disk(Report::Ended) = message {
             return Err("the thread for pool.disk has ended".into());
         }
-        state.take(message);
+        match message {
+            PoolMsg::RestartPort => state.restart_port(&myself).await,
+            message => state.take(message),
+        }
+        state.start_taking(&myself).await;
         state.tell_changes();
+        state.offer.changed(&state.store.stats(), &myself);
         state.schedule(&myself);
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<PoolMsg>,
+        event: SupervisionEvent,
+        state: &mut PoolState,
+    ) -> Result<(), ActorProcessingErr> {
+        let (who, why) = match event {
+            SupervisionEvent::ActorFailed(who, why) => (who.get_id(), why.to_string()),
+            SupervisionEvent::ActorTerminated(who, _, why) => (who.get_id(), why.unwrap_or_default()),
+            _ => return Ok(()),
+        };
+        if !state.transfers.port_lost(who, &why, &myself) {
+            // A page set. What it has said before it ended comes first.
+            let message = Box::new(KvMsg::SetGone(who));
+            let _ = myself.cast(PoolMsg::Kv { set: who, message });
+        }
         Ok(())
     }
 
@@ -253,33 +278,24 @@ impl PoolState {
                 let hit = self.store.look_up(now, &owner, &fingerprint, &pages, 0);
                 self.reads(now, hit, 0, reply);
             }
-            PoolMsg::Begin { owner, run, sink, reply } => {
-                let begun = self.store.begin(now, &owner, run);
-                if let Ok(begun) = begun {
-                    self.writers.insert(begun.put, Writer::Told(sink));
-                }
-                if let (Err(_), Ok(begun)) = (reply.send(begun), begun) {
-                    self.does(|store, fx| store.abort(now, begun.put, fx));
+            PoolMsg::Wire(ToPool::Store { from, spec, .. }) => {
+                if let Some(wish) = self.offer.wish(from, spec) {
+                    self.transfers.wish(wish);
                 }
             }
-            PoolMsg::Page { put, index, page } => self.arrived(now, put, index, page),
-            PoolMsg::Commit(put) => self.commit(put),
-            PoolMsg::Abort(put) => self.does(|store, fx| store.abort(now, put, fx)),
-            PoolMsg::LookUp { owner, fingerprint, pages, from, sink, reply } => {
-                let hit = self.store.look_up(now, &owner, &fingerprint, &pages, from);
-                if let Some(reader) = hit.reader {
-                    self.readers.insert(reader, Reader::Told(sink));
-                }
-                if let (Err(_), Some(reader)) = (reply.send(hit), hit.reader) {
-                    self.release(reader);
-                }
+            PoolMsg::Wire(ToPool::KvResync { controller }) => self.resync(&controller),
+            PoolMsg::Store(wish) => self.transfers.wish(*wish),
+            PoolMsg::Renew => self.renew(),
+            PoolMsg::Announce => self.offer.announce(&self.store.stats()),
+            PoolMsg::Kv { set, message } => self.kv(set, *message),
+            PoolMsg::OwnerLost(owner) => {
+                self.transfers.forget(&owner);
+                self.does(|store, fx| store.owner_lost(now, &owner, fx));
             }
-            PoolMsg::Grant { reader, pages } => self.does(|store, fx| store.grant(now, reader, pages, fx)),
-            PoolMsg::Release(reader) => self.release(reader),
-            PoolMsg::Wire(_) | PoolMsg::Renew => {}
-            PoolMsg::OwnerLost(owner) => self.does(|store, fx| store.owner_lost(now, &owner, fx)),
-            PoolMsg::Listen(sink) => self.announce(sink),
-            PoolMsg::Close => self.does(|store, fx| store.close(now, fx)),
+            PoolMsg::Close => {
+                self.offer.close();
+                self.does(|store, fx| store.close(now, fx));
+            }
             PoolMsg::IsFlushed(reply) => {
                 let _ = reply.send(self.store.is_flushed(now));
             }
@@ -287,9 +303,15 @@ impl PoolState {
                 let _ = reply.send(self.store.stats());
             }
             PoolMsg::Disk(report) => self.reported(now, report),
+            // It takes a supervisor's hand.
+            PoolMsg::RestartPort => {}
             PoolMsg::Tick => {
                 self.timer = None;
                 self.does(|store, fx| store.tick(now, fx));
+            }
+            #[cfg(test)]
+            PoolMsg::Transfers(reply) => {
+                let _ = reply.send(self.transfers.figures());
             }
         }
     }

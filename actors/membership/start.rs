@@ -94,6 +94,19 @@ impl Entry {
         KvEntry::prepare(config, self.cookie.clone(), self.tls.clone()).await
     }
 
+    /// The pool's KV port, `beside` that of a worker of this node or in its place.
+    ///
+    /// # Errors
+    /// As [`Entry::kv`].
+    pub async fn pool_kv(&self, config: &Config, beside: bool) -> Result<KvEntry> {
+        let (cookie, tls) = (self.cookie.clone(), self.tls.clone());
+        if beside {
+            KvEntry::prepare_beside(config, cookie, tls).await
+        } else {
+            KvEntry::prepare(config, cookie, tls).await
+        }
+    }
+
     /// The same again after the membership has died with it.
     ///
     /// # Errors

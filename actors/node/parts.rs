@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use cluster::identity::next_incarnation;
 use cluster::kv_events::Feed;
+use config::ids::WorkerId;
 use config::{ClusterSecrets, Config, Role, RoleSet};
 use metrics_exporter_prometheus::PrometheusHandle;
 use policies::membership::Member;
@@ -51,6 +52,8 @@ pub(super) struct NodeArgs {
     pub(super) health: watch::Sender<WorkerHealth>,
     pub(super) fatal: watch::Sender<Option<String>>,
     pub(super) kv: Option<Arc<KvEntry>>,
+    /// The pool's.
+    pub(super) pool_kv: Option<Arc<KvEntry>>,
     pub(super) kv_events: Option<Feed>,
     pub(super) recorder: Option<Arc<Recorder>>,
 }
@@ -260,6 +263,10 @@ impl NodeState {
                     // A worker that has failed too says what it offers when it is up again.
                     let _ = worker.cast(worker::Msg::Announce);
                 }
+                if let Some(pool) = &self.pool {
+                    // As above.
+                    let _ = pool.cast(PoolMsg::Announce);
+                }
                 cell
             }
             Part::Controller => {
@@ -311,7 +318,8 @@ impl NodeState {
                 worker.get_cell()
             }
             Part::Pool => {
-                let args = PoolArgs::of(&args.config.pool, &node);
+                let id = WorkerId::new(node, next_incarnation());
+                let args = PoolArgs::of(&args.config, id, args.doors.clone(), args.pool_kv.clone());
                 let (pool, _) = Actor::spawn_linked(None, Pool, args, supervisor).await?;
                 self.pool = Some(pool.clone());
                 pool.get_cell()

@@ -1,82 +1,81 @@
-//! What those who use a pool are told. Told on the pool's task: a sink only passes on.
+//! Which pages can be found at a pool, told to controllers as a worker tells it: numbered changes, and everything to one that asks.
 
-use cluster::kv::PageBuf;
-use policies::kv::Fingerprint;
+use cluster::wire::{KV_SNAPSHOT_PAGES, ToController};
+use config::ids::{NodeId, WorkerId};
+use policies::kv::PageHash;
 use policies::kv::events::KvEvent;
-use policies::pool::{Announcement, PutEnd};
+use tracing::debug;
 
-/// Told to a writer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PutNews {
-    /// The page is kept: there is room for another one.
-    Stored {
-        /// Its index in the run.
-        index: usize,
-    },
-    /// It is over.
-    Ended {
-        /// Pages of the run, from the first, that were here when it ended.
-        pages: usize,
-        /// How.
-        why: PutEnd,
-    },
+use super::PoolState;
+use crate::doors::Doors;
+
+/// What controllers were told.
+#[derive(Debug)]
+pub(super) struct News {
+    doors: Doors,
+    /// The pool in this life.
+    me: WorkerId,
+    /// Number of the last message about changes.
+    seq: u64,
+    /// One has asked.
+    told: bool,
 }
 
-/// Told to a reader.
-#[derive(Clone, Debug)]
-pub enum ReadNews {
-    /// The next page, in order.
-    Page {
-        /// Its index in the run.
-        index: usize,
-        /// Its content.
-        page: PageBuf,
-    },
-    /// The run has only so many pages now: one was lost.
-    Cut {
-        /// Pages from the first of the run.
-        pages: usize,
-    },
-    /// Nothing more comes.
-    Ended,
+impl News {
+    pub(super) const fn new(doors: Doors, me: WorkerId) -> Self {
+        Self { doors, me, seq: 0, told: false }
+    }
+
+    /// The pool goes on under another name, of which nobody was told anything.
+    pub(super) fn renew(&mut self, me: WorkerId) {
+        (self.me, self.seq, self.told) = (me, 0, false);
+    }
+
+    fn changed(&mut self, events: Vec<KvEvent>) {
+        if !self.told || events.is_empty() {
+            return;
+        }
+        self.seq += 1;
+        let (pool, seq) = (self.me.clone(), self.seq);
+        self.doors.to_controllers(&ToController::PoolEvents { pool, seq, events });
+    }
+
+    fn all(&mut self, controller: &NodeId, pages: &[PageHash]) {
+        self.told = true;
+        let parts = pages.len().div_ceil(KV_SNAPSHOT_PAGES).max(1) as u32;
+        for part in 0..parts {
+            let at = part as usize * KV_SNAPSHOT_PAGES;
+            let pages = pages[at..pages.len().min(at + KV_SNAPSHOT_PAGES)].to_vec();
+            let (pool, seq) = (self.me.clone(), self.seq);
+            let message = ToController::PoolSnapshot { pool, seq, part, parts, pages };
+            // If it does not arrive, the controller asks again.
+            self.doors.to_controller_of(controller, message);
+        }
+    }
 }
 
-/// Told to who wants to know what is here.
-#[derive(Clone, Debug)]
-pub enum PoolNews {
-    /// Everything.
-    All(Announcement),
-    /// What has changed since.
-    Changes {
-        /// Of the announcement that this counts from.
-        epoch: u64,
-        /// In order.
-        events: Vec<(Fingerprint, KvEvent)>,
-    },
-}
+impl PoolState {
+    /// Tells controllers what has changed.
+    pub(super) fn tell_pages(&mut self) {
+        let mut events = Vec::new();
+        self.store.take_events(&mut events);
+        // A page's hash says whose it is.
+        self.news.changed(events.into_iter().map(|(_, event)| event).collect());
+    }
 
-macro_rules! sink {
-    ($(#[$doc:meta])* $name:ident of $news:ident) => {
-        $(#[$doc])*
-        pub struct $name(pub Box<dyn Fn($news) + Send>);
-
-        impl std::fmt::Debug for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(stringify!($name))
+    /// A controller wants to know all pages, and every change from now on.
+    pub(super) fn resync(&mut self, controller: &NodeId) {
+        // What everything contains has numbers up to its own.
+        self.tell_pages();
+        let mut pages = Vec::new();
+        for (_, event) in self.store.announce().contents {
+            match event {
+                KvEvent::Stored { pages: more, .. } => pages.extend(more),
+                // Nothing is gone from what is here.
+                KvEvent::Removed { .. } | KvEvent::Cleared => {}
             }
         }
-    };
-}
-
-sink! {
-    /// Takes what a writer is told.
-    PutSink of PutNews
-}
-sink! {
-    /// Takes what a reader is told.
-    ReadSink of ReadNews
-}
-sink! {
-    /// Takes what is told about all contents.
-    NewsSink of PoolNews
+        debug!(%controller, pages = pages.len(), "all pages of the pool are told");
+        self.news.all(controller, &pages);
+    }
 }

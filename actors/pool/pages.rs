@@ -12,8 +12,10 @@ use tokio::task::AbortHandle;
 use tracing::warn;
 
 use super::figures::Figures;
-use super::news::{NewsSink, PoolNews, PutNews, PutSink, ReadNews, ReadSink};
+use super::news::News;
+use super::offer::Offer;
 use super::thread::{DiskThread, Order, Report};
+use super::transfers::Transfers;
 
 /// Buffers of a size that are kept for the next read.
 const KEEP: usize = 16;
@@ -21,8 +23,8 @@ const KEEP: usize = 16;
 /// Who puts.
 #[derive(Debug)]
 pub(super) enum Writer {
-    /// Page by page.
-    Told(PutSink),
+    /// A page set, page by page.
+    Set(u64),
     /// All at once.
     Waits(RpcReplyPort<Result<(usize, PutEnd), PutRefusal>>),
 }
@@ -30,8 +32,8 @@ pub(super) enum Writer {
 /// Who reads.
 #[derive(Debug)]
 pub(super) enum Reader {
-    /// Page by page.
-    Told(ReadSink),
+    /// A page set, page by page.
+    Set(u64),
     /// All at once.
     Waits { pages: Vec<PageBuf>, wanted: usize, reply: RpcReplyPort<Vec<PageBuf>> },
 }
@@ -48,14 +50,15 @@ pub struct PoolState {
     pub(super) readers: BTreeMap<ReaderId, Reader>,
     /// Buffers to read into, by their bytes.
     buffers: BTreeMap<usize, PagePool>,
-    pub(super) listener: Option<NewsSink>,
-    epoch: u64,
+    pub(super) news: News,
+    pub(super) offer: Offer,
+    pub(super) transfers: Transfers,
     pub(super) timer: Option<(Time, AbortHandle)>,
     figures: Figures,
 }
 
 impl PoolState {
-    pub(super) fn new(limits: PoolLimits) -> Self {
+    pub(super) fn new(limits: PoolLimits, news: News, offer: Offer, transfers: Transfers) -> Self {
         Self {
             store: Store::new(limits),
             disk: None,
@@ -64,8 +67,9 @@ impl PoolState {
             writers: BTreeMap::new(),
             readers: BTreeMap::new(),
             buffers: BTreeMap::new(),
-            listener: None,
-            epoch: 0,
+            news,
+            offer,
+            transfers,
             timer: None,
             figures: Figures::default(),
         }
@@ -88,15 +92,6 @@ impl PoolState {
         let wanted = hit.pages - from;
         self.readers.insert(reader, Reader::Waits { pages: Vec::new(), wanted, reply });
         self.does(|store, fx| store.grant(now, reader, wanted, fx));
-    }
-
-    /// Tells a listener everything, and from now on what changes.
-    pub(super) fn announce(&mut self, to: NewsSink) {
-        self.tell_changes();
-        let all = self.store.announce();
-        self.epoch = all.epoch;
-        (to.0)(PoolNews::All(all));
-        self.listener = Some(to);
     }
 
     /// Has the core do something and carries out what it wants.
@@ -129,13 +124,9 @@ impl PoolState {
         self.carry_out(fx, read.as_ref());
     }
 
-    /// Tells those who listen what has changed, and figures.
+    /// Tells controllers what has changed, and figures.
     pub(super) fn tell_changes(&mut self) {
-        let mut events = Vec::new();
-        self.store.take_events(&mut events);
-        if let (Some(listener), false) = (&self.listener, events.is_empty()) {
-            (listener.0)(PoolNews::Changes { epoch: self.epoch, events });
-        }
+        self.tell_pages();
         self.figures.tell(self.store.stats());
         crate::metrics::enforce("pool", self.store.check_bounds());
     }
@@ -149,8 +140,8 @@ impl PoolState {
                     if let Some(page) = self.held.remove(&(put, index)) {
                         self.ram.insert(key, page);
                     }
-                    if let Some(Writer::Told(sink)) = self.writers.get(&put) {
-                        (sink.0)(PutNews::Stored { index });
+                    if let Some(Writer::Set(set)) = self.writers.get(&put) {
+                        self.transfers.stored(*set, index);
                     }
                 }
                 PoolEffect::Discard { put, index } => {
@@ -183,9 +174,9 @@ impl PoolState {
                         self.ram.insert(key, page.clone());
                     }
                 }
-                PoolEffect::Give { reader, index, key } => {
+                PoolEffect::Give { reader, index: _, key } => {
                     if let Some(page) = self.ram.get(&key).or(read).cloned() {
-                        done.extend(self.give(reader, index, page));
+                        done.extend(self.give(reader, page));
                     }
                 }
                 PoolEffect::CutRead { reader, pages } => done.extend(self.cut(reader, pages)),
@@ -203,7 +194,7 @@ impl PoolState {
     fn put_ended(&mut self, put: PutId, pages: usize, why: PutEnd) {
         self.held.retain(|(held, _), _| *held != put);
         match self.writers.remove(&put) {
-            Some(Writer::Told(sink)) => (sink.0)(PutNews::Ended { pages, why }),
+            Some(Writer::Set(set)) => self.transfers.put_ended(set, why),
             Some(Writer::Waits(reply)) => {
                 // Whoever asked may have given up.
                 let _ = reply.send(Ok((pages, why)));
@@ -213,9 +204,9 @@ impl PoolState {
     }
 
     /// Gives a page; the reader, where that was all.
-    fn give(&mut self, id: ReaderId, index: usize, page: PageBuf) -> Option<ReaderId> {
+    fn give(&mut self, id: ReaderId, page: PageBuf) -> Option<ReaderId> {
         match self.readers.get_mut(&id)? {
-            Reader::Told(sink) => (sink.0)(ReadNews::Page { index, page }),
+            Reader::Set(set) => self.transfers.gives(*set, page),
             Reader::Waits { pages, wanted, .. } => {
                 pages.push(page);
                 return (pages.len() >= *wanted).then_some(id);
@@ -226,7 +217,7 @@ impl PoolState {
 
     fn cut(&mut self, id: ReaderId, to: usize) -> Option<ReaderId> {
         match self.readers.get_mut(&id)? {
-            Reader::Told(sink) => (sink.0)(ReadNews::Cut { pages: to }),
+            Reader::Set(set) => self.transfers.cut(*set, to),
             Reader::Waits { pages, wanted, .. } => {
                 *wanted = (*wanted).min(to);
                 return (pages.len() >= *wanted).then_some(id);
@@ -237,7 +228,7 @@ impl PoolState {
 
     fn read_ended(&mut self, id: ReaderId) {
         match self.readers.remove(&id) {
-            Some(Reader::Told(sink)) => (sink.0)(ReadNews::Ended),
+            Some(Reader::Set(set)) => self.transfers.read_ended(set),
             Some(Reader::Waits { pages, reply, .. }) => {
                 // Whoever asked may have given up.
                 let _ = reply.send(pages);

@@ -5,13 +5,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cluster::kv::PagePool;
+use cluster::wire::ToController;
 use policies::invariant::panic_on_broken;
+use policies::kv::events::KvEvent;
 use ractor::call_t;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::news::{PoolNews, PutNews, ReadNews};
 use super::*;
+use crate::doors::ControllerMsg;
+
+mod failures;
+mod nodes;
+mod transfers;
 
 const FP: Fingerprint = Fingerprint([0; 32]);
 const BYTES: usize = 1000;
@@ -32,7 +38,15 @@ fn args(ram: u64, disk: Option<(&Path, u64)>) -> PoolArgs {
         back_off: Span::from_secs(3600),
     });
     PoolArgs {
-        limits: PoolLimits { ram: ram * BYTES as u64, incoming: 1 << 20, lease: LEASE, disk: limits },
+        id: id(),
+        doors: Doors::default(),
+        side: None,
+        limits: PoolLimits {
+            ram: ram * BYTES as u64,
+            incoming: 1 << 20,
+            lease: Span::from_secs(3600),
+            disk: limits,
+        },
         folder: disk.map(|(folder, _)| folder.to_owned()),
         holder: "node a".into(),
         create: Create::default(),
@@ -90,6 +104,57 @@ impl Rig {
         self.pool.stop(None);
         self.ended.await.unwrap();
     }
+}
+
+/// A controller that hands on what it is told.
+struct Controller {
+    door: ActorRef<ControllerMsg>,
+    told: mpsc::Receiver<ToController>,
+}
+
+impl Controller {
+    async fn next(&mut self) -> ToController {
+        tokio::time::timeout(Duration::from_secs(20), self.told.recv()).await.expect("in time").unwrap()
+    }
+}
+
+async fn controller() -> Controller {
+    let (tell, told) = mpsc::channel(64);
+    let (door, _) = Actor::spawn(None, Listener, tell).await.unwrap();
+    Controller { door, told }
+}
+
+struct Listener;
+
+impl Actor for Listener {
+    type Msg = ControllerMsg;
+    type State = mpsc::Sender<ToController>;
+    type Arguments = mpsc::Sender<ToController>;
+
+    async fn pre_start(
+        &self,
+        _: ActorRef<ControllerMsg>,
+        tell: mpsc::Sender<ToController>,
+    ) -> Result<Self::State, ActorProcessingErr> {
+        Ok(tell)
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<ControllerMsg>,
+        message: ControllerMsg,
+        tell: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        if let ControllerMsg::Wire(message) = message {
+            tell.send(message).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The pool's.
+fn id() -> WorkerId {
+    WorkerId::new("p".into(), 7)
 }
 
 fn owner() -> WorkerId {
@@ -219,60 +284,26 @@ async fn a_full_disk_stops_writes_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn pages_come_and_go_one_by_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let rig = Rig::start(args(2, Some((folder.path(), 50)))).await;
-    let (tell, mut told) = mpsc::channel(64);
-    let sink = PutSink(Box::new(move |news| tell.try_send(news).unwrap()));
-    let begin = |reply| PoolMsg::Begin { owner: owner(), run: run(&[1, 2, 3, 4]), sink, reply };
-    let begun = call_t!(rig.pool, begin, 10_000).unwrap().unwrap();
-    for index in 0..3 {
-        rig.pool.cast(PoolMsg::Page { put: begun.put, index, page: page(index as u8 + 1) }).unwrap();
-        assert_eq!(told.recv().await, Some(PutNews::Stored { index }));
-    }
-    rig.pool.cast(PoolMsg::Commit(begun.put)).unwrap();
-    assert_eq!(told.recv().await, Some(PutNews::Ended { pages: 3, why: PutEnd::Complete }));
-    assert_eq!(told.recv().await, None, "the sink is dropped");
-
-    let (tell, mut told) = mpsc::channel(64);
-    let sink = ReadSink(Box::new(move |news| tell.try_send(news).unwrap()));
-    let pages = hashes(&[1, 2, 3, 4]);
-    let look_up = |reply| PoolMsg::LookUp { owner: owner(), fingerprint: FP, pages, from: 1, sink, reply };
-    let hit = call_t!(rig.pool, look_up, 10_000).unwrap();
-    let (3, Some(reader)) = (hit.pages, hit.reader) else { panic!("{hit:?}") };
-    rig.put(&[8, 9]).await.unwrap();
-    for (pages, expected) in [(1, 1..2_usize), (5, 2..3)] {
-        rig.pool.cast(PoolMsg::Grant { reader, pages }).unwrap();
-        for at in expected {
-            let Some(ReadNews::Page { index, page }) = told.recv().await else { panic!("no page {at}") };
-            assert_eq!((index, &page[..]), (at, &[at as u8 + 1; BYTES][..]));
-        }
-    }
-    rig.pool.cast(PoolMsg::Release(reader)).unwrap();
-    assert!(told.recv().await.is_none());
-    let stats = rig.stats().await;
-    assert_eq!((stats.readers, stats.puts), (0, 0));
-
-    // Those of a node that is gone end.
-    let (tell, mut told) = mpsc::channel(64);
-    let sink = PutSink(Box::new(move |news| tell.try_send(news).unwrap()));
-    let begin = |reply| PoolMsg::Begin { owner: owner(), run: run(&[5]), sink, reply };
-    call_t!(rig.pool, begin, 10_000).unwrap().unwrap();
-    rig.pool.cast(PoolMsg::OwnerLost(owner())).unwrap();
-    assert_eq!(told.recv().await, Some(PutNews::Ended { pages: 0, why: PutEnd::OwnerLost }));
-    rig.stop().await;
-}
-
-#[tokio::test]
-async fn who_listens_is_told_everything_and_then_what_changes() {
-    let rig = Rig::start(args(2, None)).await;
+async fn a_controller_is_told_everything_and_then_what_changes() {
+    let (args, mut told) = (args(2, None), controller().await);
+    args.doors.set_controller("c".into(), told.door.clone(), false);
+    let rig = Rig::start(args).await;
     rig.put(&[1, 2]).await.unwrap();
-    let (tell, mut told) = mpsc::channel(64);
-    rig.pool.cast(PoolMsg::Listen(NewsSink(Box::new(move |news| tell.try_send(news).unwrap())))).unwrap();
-    let Some(PoolNews::All(all)) = told.recv().await else { panic!("no announcement") };
-    assert_eq!((all.epoch, all.contents.iter().map(|(_, event)| event.pages()).sum::<usize>()), (1, 2));
+    rig.pool.cast(PoolMsg::Wire(ToPool::KvResync { controller: "c".into() })).unwrap();
+    let ToController::PoolSnapshot { pool, seq, part: 0, parts: 1, pages } = told.next().await else {
+        panic!("no snapshot")
+    };
+    assert_eq!((pool, seq, pages), (id(), 0, hashes(&[1, 2])));
+    // One page for another: the end of the longer prompt goes.
     rig.put(&[3]).await.unwrap();
-    let Some(PoolNews::Changes { epoch, events }) = told.recv().await else { panic!("no changes") };
-    assert_eq!((epoch, events.len()), (1, 2), "one page for another: {events:?}");
+    let ToController::PoolEvents { pool, seq: 1, events } = told.next().await else { panic!("no events") };
+    let stored = KvEvent::Stored { parent: None, pages: hashes(&[3]), tokens: Vec::new() };
+    assert_eq!((pool, events), (id(), vec![KvEvent::Removed { pages: vec![hashes(&[1, 2])[1]] }, stored]));
+    // Another one that asks does not break the numbers.
+    rig.pool.cast(PoolMsg::Wire(ToPool::KvResync { controller: "c".into() })).unwrap();
+    let ToController::PoolSnapshot { seq: 1, pages, .. } = told.next().await else { panic!("no snapshot") };
+    assert_eq!(pages.len(), 2);
+    rig.put(&[4]).await.unwrap();
+    let ToController::PoolEvents { seq: 2, .. } = told.next().await else { panic!("no events") };
     rig.stop().await;
 }

@@ -7,7 +7,7 @@
 //! when it ends, for whatever reason, and what it has not said to the other worker by then, is said: its state, which is
 //! dropped then, sees to that ([`crate::kv::Seat`]), and the scheduler, which hears of it from the worker. What it wants of
 //! engine and scheduler it asks of the scheduler actor, which does things with pages in the order in which it plans steps
-//! ([`KvMsg`]).
+//! ([`KvMsg`]). A pool's page sets are under the pool, and ask it for the same ([`Keeper`]).
 //!
 //! A page set whose request had nothing to do with another worker is that of another request afterwards.
 
@@ -18,7 +18,7 @@ use cluster::kv::{self, Inbound, KvHeader, Outbound, PageBuf};
 use config::ids::{Attempt, RequestId};
 use policies::batch::Refusal;
 use policies::kv::handoff::{HandoffConfig, RefusalCode, TransferKey};
-use policies::kv::{Fingerprint, PageHash, PageLayout};
+use policies::kv::{Fingerprint, PageHash};
 use policies::request::RequestSpec;
 use policies::step::Drawn;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr};
@@ -27,16 +27,19 @@ use tokio::task::JoinHandle;
 use tracing::warn;
 
 use crate::kv::{Asked, Seat};
-use crate::worker::scheduler::SchedulerMsg;
 
 #[cfg(test)]
-mod chaos;
+pub(crate) mod chaos;
+mod keeper;
 mod receive;
 mod report;
 mod send;
 
+pub use keeper::{Asker, Keeper};
 pub use receive::ReceiveArgs;
 pub(crate) use receive::Receiving;
+#[cfg(test)]
+pub(crate) use report::End;
 use send::Sending;
 
 /// How often a page set looks at its time limits, of which the shortest sensible one is ten times this.
@@ -114,7 +117,7 @@ pub struct HeldAt {
     pub tokens: u32,
 }
 
-/// What page sets ask of the scheduler.
+/// What page sets ask of the scheduler, or of the pool.
 #[derive(Debug)]
 pub enum KvMsg {
     /// Compute a prompt for another worker.
@@ -136,6 +139,8 @@ pub enum KvMsg {
     Hold {
         /// That start, as a request.
         spec: Box<RequestSpec>,
+        /// For whom.
+        asker: Asker,
         /// Who is told.
         set: ActorRef<PageSetMsg>,
     },
@@ -210,17 +215,15 @@ pub enum KvMsg {
     SetGone(ActorId),
 }
 
-/// Answers the questions of other workers: where to compute, and under whom.
+/// Answers the questions of others: where to compute or to look, and under whom.
 #[derive(Clone, Debug)]
 pub struct Provider {
-    /// The scheduler.
-    pub scheduler: ActorRef<SchedulerMsg>,
-    /// The worker.
+    /// Who has the pages.
+    pub keeper: Keeper,
+    /// The worker, or the pool.
     pub supervisor: ActorCell,
-    /// Identity of its pages.
-    pub fingerprint: Fingerprint,
-    /// Their shape.
-    pub layout: PageLayout,
+    /// Identity of the pages that are computed here; none at a pool, which gives any that it holds and computes none.
+    pub fingerprint: Option<Fingerprint>,
     /// Limits.
     pub limits: HandoffConfig,
 }

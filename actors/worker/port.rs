@@ -11,7 +11,7 @@ use ractor::{ActorProcessingErr, ActorRef};
 use tracing::error;
 
 use super::{Msg, WorkerState};
-use crate::kv::{self, KvPortArgs};
+use crate::kv::{self, Exchanged, KvPortArgs};
 use crate::worker::load::Executor;
 use crate::worker::scheduler::{KvSide, SchedulerMsg};
 
@@ -36,7 +36,8 @@ impl WorkerState {
         let port = match &self.port {
             Some(port) => port.clone(),
             None => {
-                let args = KvPortArgs { entry, worker: self.id.clone(), layout, pages: buffers };
+                let exchanged = Exchanged::One { layout, pages: buffers };
+                let args = KvPortArgs { entry, worker: self.id.clone(), exchanged };
                 kv::start(args, myself.get_cell()).await?
             }
         };
@@ -75,7 +76,8 @@ impl WorkerState {
         let (Some(entry), Some(layout), None) = (self.args.kv.clone(), self.layout, &self.port) else {
             return;
         };
-        let args = KvPortArgs { entry, worker: self.id.clone(), layout, pages: buffers(layout) };
+        let exchanged = Exchanged::One { layout, pages: buffers(layout) };
+        let args = KvPortArgs { entry, worker: self.id.clone(), exchanged };
         match kv::start(args, myself.get_cell()).await {
             Ok(port) => {
                 self.port = Some(port.clone());

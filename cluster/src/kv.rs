@@ -1,4 +1,4 @@
-//! KV links: connections of their own between workers, over which the pages of a prompt travel.
+//! KV links: connections of their own between workers, and between workers and pools, over which the pages of a prompt travel.
 //!
 //! Control never waits behind bulk: a transfer of hundreds of megabytes has its own connection, that two workers open when
 //! the first transfer between them begins. Both ends prove that they know the cluster's cookie ([`proof`]) before either
@@ -9,6 +9,7 @@
 //! | [`KvHeader`] | what a message says, as rkyv archives that are checked once and read where they lie |
 //! | [`page`] | buffers of pages: filled once, shared by reference, recycled |
 //! | [`link`] | [`KvLink`]: what carries messages, in two halves |
+//! | `shape` | what pages on a link look like: settled at both ends, or, at a pool, by the first question |
 //! | [`tcp`], [`local`] | its two carriers: a connection; two ends in one process, where a page changes hands |
 //! | [`queue`] | many senders before one half, bounded |
 //! | [`proof`], [`listen`], [`dial()`] | how a connection becomes a link |
@@ -37,6 +38,7 @@ pub mod local;
 pub mod page;
 pub mod proof;
 pub mod queue;
+mod shape;
 pub mod tcp;
 
 pub use crate::wire::handoff::{decode_drawn, decode_spec, encode_drawn, encode_spec};

@@ -39,8 +39,9 @@ pub struct ClusterConfig {
     pub role: WorkerRole,
     /// Whether `policy.disaggregate.rebalance` may change this worker's role while it runs. Default `false`.
     pub role_switch: bool,
-    /// `HOST:PORT` on which the worker takes KV pages from others and gives them; port 0 takes a free one. Default `auto`:
-    /// the host of `listen`, port 0.
+    /// `HOST:PORT` on which the worker takes KV pages from others and gives them, or the pool of a node without a worker; port 0
+    /// takes a free one. A pool beside a worker takes a free port of the same host. Default `auto`: the host of `listen`,
+    /// port 0.
     #[serde(with = "optional::auto")]
     pub kv_listen: Option<String>,
     /// `HOST:PORT` that others reach `kv-listen` at (containers, NAT). Port 0 stands for the port listened on. Default

@@ -113,6 +113,12 @@ impl Store {
         }
     }
 
+    /// How much it keeps.
+    #[must_use]
+    pub const fn limits(&self) -> &PoolLimits {
+        &self.limits
+    }
+
     /// How many of these pages, from the first, could be read now. Changes nothing.
     #[must_use]
     pub fn holds(&self, fingerprint: &Fingerprint, pages: &[PageHash]) -> usize {

@@ -15,6 +15,8 @@ pub(crate) enum Death {
     Panic,
     /// Somebody kills it.
     Kill,
+    /// Somebody kills the worker, or the pool, that it is under.
+    Whole,
 }
 
 /// Before which message of its kind, counted over all transfers of this end, a page set fails, and how; once.
@@ -51,8 +53,11 @@ pub(super) async fn strike(side: &Side, message: &PageSetMsg, myself: &ActorRef<
     match due(end, generation, name(message)) {
         None => {}
         Some(Death::Panic) => panic!("planned"),
-        Some(Death::Kill) => {
-            myself.kill();
+        Some(death) => {
+            match myself.try_get_supervisor().filter(|_| death == Death::Whole) {
+                Some(supervisor) => supervisor.kill(),
+                None => myself.kill(),
+            }
             // Nothing more is handled.
             std::future::pending::<()>().await;
         }

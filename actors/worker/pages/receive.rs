@@ -13,10 +13,9 @@ use ractor::ActorRef;
 use tracing::{debug, warn};
 
 use super::report::{End, report};
-use super::{HeldAt, KvMsg, PageSetMsg, are_of, from_wire, plain};
+use super::{HeldAt, Keeper, KvMsg, PageSetMsg, are_of, from_wire, plain};
 use crate::clock;
 use crate::kv::{KvPortMsg, Seat};
-use crate::worker::scheduler::SchedulerMsg;
 
 /// What the receiving end is started with.
 #[derive(Debug)]
@@ -36,7 +35,7 @@ pub struct ReceiveArgs {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) layout: PageLayout,
     pub(crate) port: ActorRef<KvPortMsg>,
-    pub(crate) scheduler: ActorRef<SchedulerMsg>,
+    pub(crate) keeper: Keeper,
 }
 
 /// The receiving end of one transfer.
@@ -137,7 +136,12 @@ impl Receiving {
             ArchivedKvHeader::Begun { .. } => ReceiverEvent::Begun,
             ArchivedKvHeader::Refused { code, why, .. } => {
                 let code = kv::RefusalCode::from(code);
-                warn!(request = %self.id.0, code = code.as_str(), why = why.as_str(), "a worker turned a prompt away");
+                let (request, name, why) = (self.id.0, code.as_str(), why.as_str());
+                if self.args.keeper.computes() {
+                    warn!(%request, code = name, why, "a worker turned a prompt away");
+                } else {
+                    debug!(%request, code = name, why, "a worker does not give what the pool is to store");
+                }
                 ReceiverEvent::Refused(from_wire(code))
             }
             ArchivedKvHeader::Pages { first, hashes, .. } => {
@@ -236,12 +240,12 @@ impl Receiving {
                         .take()
                         .map(|at| WirePrefix { address: at.address, tokens: at.tokens }),
                 });
-                let (to, set) = (self.args.address.clone(), myself.clone());
-                if self.args.port.cast(KvPortMsg::Open { to, transfer, set }).is_err() {
+                let (to, layout, set) = (self.args.address.clone(), self.args.layout, myself.clone());
+                if self.args.port.cast(KvPortMsg::Open { to, layout, transfer, set }).is_err() {
                     self.core.link_lost(now, more);
                 }
             }
-            ReceiverEffect::Reserve => self.tell(KvMsg::Reserve(id)),
+            ReceiverEffect::Reserve => self.args.keeper.tell(myself, KvMsg::Reserve(id)),
             ReceiverEffect::Open { first_page, window } => {
                 self.send(KvHeader::Open { transfer, generation, first_page, window }, more).await;
             }
@@ -252,7 +256,9 @@ impl Receiving {
                     .position(|(begins, pages)| *begins == first && pages.len() as u32 == count);
                 match at.and_then(|at| self.here.remove(at)) {
                     Some((_, pages)) => {
-                        self.tell(KvMsg::Import { id, first, pages, set: myself.clone() });
+                        self.args
+                            .keeper
+                            .tell(myself, KvMsg::Import { id, first, pages, set: myself.clone() });
                     }
                     None => {
                         let event = ReceiverEvent::ImportFailed { first, count };
@@ -265,13 +271,16 @@ impl Receiving {
             }
             ReceiverEffect::Commit { tokens, ends, .. } => {
                 let (cached, drawn) = self.last.take().unwrap_or_default();
-                self.tell(KvMsg::Commit { id, tokens, pages: !ends, cached, drawn });
+                let commit = KvMsg::Commit { id, tokens, pages: !ends, cached, drawn };
+                self.args.keeper.tell(myself, commit);
             }
             ReceiverEffect::Fallback { valid_pages, why } => {
-                warn!(request = %id.0, why = why.as_str(), valid_pages, "computing a prompt here after all");
-                metrics::counter!(crate::metrics::PD_FALLBACKS, "reason" => why.as_str()).increment(1);
+                if self.args.keeper.computes() {
+                    warn!(request = %id.0, why = why.as_str(), valid_pages, "computing a prompt here after all");
+                    metrics::counter!(crate::metrics::PD_FALLBACKS, "reason" => why.as_str()).increment(1);
+                }
                 let tokens = valid_pages * self.args.layout.page_tokens;
-                self.tell(KvMsg::ComputeHere { id, tokens, why: why.as_str() });
+                self.args.keeper.tell(myself, KvMsg::ComputeHere { id, tokens, why: why.as_str() });
             }
             // The scheduler has dropped the request already: that is how this end hears of it.
             ReceiverEffect::Free => {}
@@ -297,11 +306,6 @@ impl Receiving {
         if !sent {
             self.core.link_lost(clock::now(), more);
         }
-    }
-
-    fn tell(&self, message: KvMsg) {
-        // A scheduler that has ended has taken its requests with it.
-        let _ = self.args.scheduler.cast(SchedulerMsg::Kv(Box::new(message)));
     }
 }
 

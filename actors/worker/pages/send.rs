@@ -6,17 +6,18 @@ use std::time::Instant;
 
 use cluster::kv::{self, ArchivedKvHeader, Inbound, KvHeader, Outbound, PageBuf};
 use config::ids::{Attempt, RequestId};
-use policies::kv::PageHash;
 use policies::kv::handoff::{Asked as AskedPages, Outcome, Sender, SenderEffect, SenderEvent, TransferKey};
+use policies::kv::{Fingerprint, PageHash, PageLayout};
 use policies::request::RequestSpec;
 use ractor::ActorRef;
 use tracing::warn;
 
 use super::report::{End, report};
-use super::{HeldAt, KvMsg, PageSetMsg, Prefilled, Provider, hashes, of_refusal, plain, to_wire};
+use super::{
+    Asker, HeldAt, Keeper, KvMsg, PageSetMsg, Prefilled, Provider, hashes, of_refusal, plain, to_wire,
+};
 use crate::clock;
 use crate::kv::{Asked, Lane, Seat};
-use crate::worker::scheduler::SchedulerMsg;
 
 /// The sending end of one transfer.
 #[derive(Debug)]
@@ -32,6 +33,7 @@ pub(crate) struct Sending {
     takes: Option<Attempt>,
     /// Only what is here of the prompt is given.
     held: bool,
+    asker: Asker,
     /// A third worker holds the prompt's start.
     prefix: Option<HeldAt>,
     /// The other worker had pages when it asked.
@@ -40,7 +42,7 @@ pub(crate) struct Sending {
     lane: Lane,
     /// From the start.
     seat: Option<Seat>,
-    scheduler: ActorRef<SchedulerMsg>,
+    keeper: Keeper,
     /// Pages that are out of the engine, by number.
     here: BTreeMap<u32, PageBuf>,
     prefilled: Option<Box<Prefilled>>,
@@ -53,6 +55,7 @@ impl Sending {
             transfer,
             generation,
             fingerprint,
+            layout,
             first_page,
             want_pages,
             reserved,
@@ -66,7 +69,11 @@ impl Sending {
         else {
             return Err((kv::RefusalCode::Malformed, "it is no question".to_owned()));
         };
-        if *fingerprint != provider.fingerprint.0 {
+        if provider.fingerprint.is_none() && !(*held && *reserved && takes.is_none()) {
+            let why = "it is a pool: it gives what it holds, and computes nothing".to_owned();
+            return Err((kv::RefusalCode::Unavailable, why));
+        }
+        if provider.fingerprint.is_some_and(|ours| ours.0 != *fingerprint) {
             let why = "its model, quantisation or page settings differ".to_owned();
             return Err((kv::RefusalCode::Fingerprint, why));
         }
@@ -75,13 +82,15 @@ impl Sending {
             Err(e) => return Err((kv::RefusalCode::Malformed, e.to_string())),
         };
         let key = TransferKey { transfer: transfer.to_native(), generation: generation.to_native() };
-        let first_page = first_page.to_native();
+        let (first_page, layout) = (first_page.to_native(), PageLayout::from(layout));
+        let worker = asked.lane.peer().worker.clone();
+        let asker = Asker { worker, fingerprint: Fingerprint(*fingerprint), layout, first_page };
         let wanted = AskedPages {
             first_page,
             want_pages: *want_pages,
             window: window.to_native(),
-            page_tokens: provider.layout.page_tokens,
-            page_bytes: provider.layout.page_bytes() as u64,
+            page_tokens: layout.page_tokens,
+            page_bytes: layout.page_bytes() as u64,
             reserved: *reserved,
         };
         Ok(Self {
@@ -93,13 +102,14 @@ impl Sending {
             first_page: want_pages.then_some(first_page),
             takes: takes.as_ref().map(|attempt| Attempt(attempt.to_native())),
             held: *held,
+            asker,
             prefix: prefix
                 .as_ref()
                 .map(|at| HeldAt { address: at.address.as_str().to_owned(), tokens: at.tokens.to_native() }),
             reserved: *reserved,
             lane: asked.lane.clone(),
             seat: None,
-            scheduler: provider.scheduler.clone(),
+            keeper: provider.keeper.clone(),
             here: BTreeMap::new(),
             prefilled: None,
         })
@@ -227,18 +237,19 @@ impl Sending {
             SenderEffect::Submit => {
                 let Some(spec) = self.spec.take() else { return };
                 if self.held {
-                    return self.tell(KvMsg::Hold { spec, set: myself.clone() });
+                    let (asker, set) = (self.asker.clone(), myself.clone());
+                    return self.keeper.tell(myself, KvMsg::Hold { spec, asker, set });
                 }
                 let prefix = self.prefix.take();
                 let (reserved, takes, set) = (self.reserved, self.takes, myself.clone());
                 let first_page = self.first_page.filter(|_| reserved);
-                self.tell(KvMsg::Prefill { spec, first_page, reserved, takes, prefix, set });
+                self.keeper.tell(myself, KvMsg::Prefill { spec, first_page, reserved, takes, prefix, set });
             }
             SenderEffect::Accept => self.send(plain(KvHeader::Accepted { transfer, generation }), more).await,
             SenderEffect::Announce => self.send(plain(KvHeader::Begun { transfer, generation }), more).await,
             SenderEffect::Open { first_page } => {
                 let first_page = self.first_page.map(|_| first_page);
-                self.tell(KvMsg::Opened { id, first_page });
+                self.keeper.tell(myself, KvMsg::Opened { id, first_page });
             }
             SenderEffect::Refuse(code) => {
                 let (code, why) = (to_wire(code), code.as_str().to_owned());
@@ -248,7 +259,7 @@ impl Sending {
                 if (first..first + count).all(|page| self.here.contains_key(&page)) {
                     self.core.on(now, self.key, SenderEvent::Exported { first, count }, more);
                 } else {
-                    self.tell(KvMsg::Export { id, first, count, set: myself.clone() });
+                    self.keeper.tell(myself, KvMsg::Export { id, first, count, set: myself.clone() });
                 }
             }
             SenderEffect::SendPages { first, count } => {
@@ -256,7 +267,7 @@ impl Sending {
                 let hashes = hashes(&self.hashes, first, count);
                 let checksums = Vec::new();
                 let header = KvHeader::Pages { transfer, generation, first, checksums, hashes };
-                self.send_pages(Outbound { header, pages }, first, count, more).await;
+                self.send_pages(Outbound { header, pages }, (first, count), more, myself).await;
             }
             SenderEffect::SendLast { first, count, tokens } => {
                 let pages = self.take(first, count);
@@ -278,7 +289,7 @@ impl Sending {
                     checksums: Vec::new(),
                     hashes: hashes(&self.hashes, first, count),
                 };
-                self.send_pages(Outbound { header, pages }, first, count, more).await;
+                self.send_pages(Outbound { header, pages }, (first, count), more, myself).await;
             }
             // How it has ended says what becomes of the request: the report comes next.
             SenderEffect::Release => self.here.clear(),
@@ -287,7 +298,8 @@ impl Sending {
                 self.send(plain(KvHeader::Cancel { transfer, generation, why }), more).await;
             }
             SenderEffect::Done(done) => {
-                self.tell(KvMsg::Release { id, taken: done.outcome == Outcome::Committed });
+                let taken = done.outcome == Outcome::Committed;
+                self.keeper.tell(myself, KvMsg::Release { id, taken });
                 let peer = self.lane.peer().worker.to_string();
                 report(End::Sender, &id.0.to_string(), &peer, !self.held, &done);
             }
@@ -301,10 +313,16 @@ impl Sending {
         pages.into_values().collect()
     }
 
-    async fn send_pages(&mut self, message: Outbound, first: u32, count: u32, more: &mut Vec<SenderEffect>) {
+    async fn send_pages(
+        &mut self,
+        message: Outbound,
+        (first, count): (u32, u32),
+        more: &mut Vec<SenderEffect>,
+        myself: &ActorRef<PageSetMsg>,
+    ) {
         let (bytes, begun) = (message.body_bytes() as u64, Instant::now());
         self.send(message, more).await;
-        self.tell(KvMsg::Sent { bytes, took: begun.elapsed() });
+        self.keeper.tell(myself, KvMsg::Sent { bytes, took: begun.elapsed() });
         self.core.on(clock::now(), self.key, SenderEvent::Sent { first, count }, more);
     }
 
@@ -312,11 +330,6 @@ impl Sending {
         if !self.lane.send(message).await {
             self.core.link_lost(more);
         }
-    }
-
-    fn tell(&self, message: KvMsg) {
-        // A scheduler that has ended has taken its requests with it.
-        let _ = self.scheduler.cast(SchedulerMsg::Kv(Box::new(message)));
     }
 }
 

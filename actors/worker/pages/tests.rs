@@ -15,7 +15,7 @@ use crate::doors::{Doors, WorkerStats};
 use crate::testing::{listener, request};
 use crate::worker::load::StepAge;
 use crate::worker::orderer::orders;
-use crate::worker::scheduler::{IDLE_SETS, Scheduler, SchedulerArgs};
+use crate::worker::scheduler::{IDLE_SETS, Scheduler, SchedulerArgs, SchedulerMsg};
 
 mod nodes;
 mod transfer;

@@ -24,7 +24,7 @@ use tracing::debug;
 
 use super::SchedulerMsg;
 use crate::kv::KvPortMsg;
-use crate::worker::pages::{HeldAt, KvMsg, Pace, PageSetMsg, Prefilled, Provider, ReceiveArgs};
+use crate::worker::pages::{HeldAt, Keeper, KvMsg, Pace, PageSetMsg, Prefilled, Provider, ReceiveArgs};
 use asking::Source;
 use fetches::Fetches;
 use held::Holder;
@@ -154,10 +154,9 @@ impl Transfers {
     pub(super) fn serve(&self) {
         let Some(side) = &self.side else { return };
         let provider = Provider {
-            scheduler: self.scheduler.clone(),
+            keeper: Keeper::Scheduler(self.scheduler.clone()),
             supervisor: side.supervisor.clone(),
-            fingerprint: self.fingerprint,
-            layout: self.kv.layout,
+            fingerprint: Some(self.fingerprint),
             limits: side.limits,
         };
         // A port that has failed is started again, and then told.
@@ -358,7 +357,7 @@ impl Transfers {
                 // A page set that has ended meanwhile has asked for the release too.
                 let _ = set.cast(PageSetMsg::Submitted(result));
             }
-            KvMsg::Hold { spec, set } => self.hold(core, now, *spec, &set),
+            KvMsg::Hold { spec, asker: _, set } => self.hold(core, now, *spec, &set),
             KvMsg::Reserve(id) => {
                 // One that is gone has been dropped, which its page set hears next.
                 core.begun(now, id.0, id.1);

@@ -91,6 +91,11 @@ impl KvError {
         Self::Malformed { field, why: why.into() }
     }
 
+    /// A message came, or was to be sent, before the question that says what pages on the link look like.
+    pub(super) fn unasked() -> Self {
+        Self::malformed("kind", "is not `ask`, which comes first on a link to a pool")
+    }
+
     /// An error where `got` is over `limit`.
     pub(super) fn limit(field: &'static str, got: usize, limit: usize) -> Result<(), Self> {
         if got <= limit {

@@ -64,7 +64,12 @@ pub(super) struct Prefix {
 
 impl Prefix {
     /// The prefix of a message with this `header`.
-    pub(super) fn encode(kind: Kind, header: &[u8], pages: usize, layout: &PageLayout) -> [u8; PREFIX_BYTES] {
+    pub(super) fn encode(
+        kind: Kind,
+        header: &[u8],
+        pages: usize,
+        layout: Option<&PageLayout>,
+    ) -> [u8; PREFIX_BYTES] {
         let number = |n: usize| u32::try_from(n).expect("limits were checked, and are far below 4 GiB");
         let mut out = [0; PREFIX_BYTES];
         out[..4].copy_from_slice(&MAGIC);
@@ -72,15 +77,16 @@ impl Prefix {
         out[6] = kind as u8;
         out[8..12].copy_from_slice(&number(header.len()).to_le_bytes());
         out[12..16].copy_from_slice(&number(pages).to_le_bytes());
-        let page_bytes = if pages == 0 { 0 } else { layout.page_bytes() };
+        let page_bytes = layout.filter(|_| pages > 0).map_or(0, PageLayout::page_bytes);
         out[16..20].copy_from_slice(&number(page_bytes).to_le_bytes());
         let sum = sum(&out, header);
         out[SUMMED..].copy_from_slice(&sum.to_le_bytes());
         out
     }
 
-    /// Reads a prefix. Nothing of what it announces has been read yet, so everything is held against its limit here.
-    pub(super) fn decode(bytes: &[u8; PREFIX_BYTES], layout: &PageLayout) -> Result<Self, KvError> {
+    /// Reads a prefix. Nothing of what it announces has been read yet, so everything is held against its limit here. Without
+    /// a `layout` it has to be that of a question.
+    pub(super) fn decode(bytes: &[u8; PREFIX_BYTES], layout: Option<&PageLayout>) -> Result<Self, KvError> {
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         if bytes[..4] != MAGIC {
             return Err(KvError::malformed("magic", "is of no KV message"));
@@ -100,6 +106,9 @@ impl Prefix {
         }
         let (header_bytes, pages, page_bytes) =
             (number(8) as usize, number(12) as usize, number(16) as usize);
+        if layout.is_none() && kind != Kind::Ask {
+            return Err(KvError::unasked());
+        }
         KvError::limit("header", header_bytes, kind.max_header())?;
         KvError::limit("pages", pages, MAX_PAGES)?;
         if pages > 0 {
@@ -109,12 +118,10 @@ impl Prefix {
                     format!("follow a message of kind `{}`", kind.as_str()),
                 ));
             }
-            if page_bytes != layout.page_bytes() {
-                return Err(KvError::Layout {
-                    field: "page_bytes",
-                    ours: layout.page_bytes() as u64,
-                    theirs: page_bytes as u64,
-                });
+            let ours = layout.ok_or_else(KvError::unasked)?.page_bytes();
+            if page_bytes != ours {
+                let (ours, theirs) = (ours as u64, page_bytes as u64);
+                return Err(KvError::Layout { field: "page_bytes", ours, theirs });
             }
             KvError::limit("body", pages.saturating_mul(page_bytes), MAX_BODY_BYTES)?;
         } else if page_bytes != 0 {

@@ -160,7 +160,7 @@ impl KvHeader {
 }
 
 /// [`PageLayout`] as it travels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Archive, Serialize, Deserialize)]
 #[rkyv(derive(Debug))]
 pub struct WireLayout {
     /// Tokens a page.
@@ -179,6 +179,18 @@ impl From<PageLayout> for WireLayout {
     fn from(layout: PageLayout) -> Self {
         let PageLayout { page_tokens, layers, kv_heads, head_dim, element_bytes } = layout;
         Self { page_tokens, layers, kv_heads, head_dim, element_bytes }
+    }
+}
+
+impl From<&ArchivedWireLayout> for PageLayout {
+    fn from(layout: &ArchivedWireLayout) -> Self {
+        Self {
+            page_tokens: layout.page_tokens.to_native(),
+            layers: layout.layers.to_native(),
+            kv_heads: layout.kv_heads.to_native(),
+            head_dim: layout.head_dim.to_native(),
+            element_bytes: layout.element_bytes.to_native(),
+        }
     }
 }
 

@@ -65,8 +65,8 @@ impl KvSend for LocalSend {
                 header.set_checksums(Vec::new());
                 // Encoded here as well: the receiver reads one form, and the limits are the same on both carriers.
                 let header = CheckedHeader::encode(header)?;
-                check_bodies(&pages, layout)?;
-                header.check_pages(pages.len(), false, layout)?;
+                check_bodies(&pages, Some(layout))?;
+                header.check_pages(pages.len(), false, Some(layout))?;
                 to.send(Inbound::new(header, pages))
                     .await
                     .map_err(|_| KvError::Closed("the other end closed it".to_owned()))

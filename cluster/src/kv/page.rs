@@ -65,6 +65,11 @@ impl PagePool {
         self.0.limit - self.0.room.available_permits()
     }
 
+    /// Whether another has this pool, or a buffer of it.
+    pub(super) fn is_used(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// Buffers that are kept for the next.
     #[must_use]
     pub fn idle(&self) -> usize {

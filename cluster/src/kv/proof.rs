@@ -11,9 +11,11 @@ use policies::kv::PageLayout;
 use policies::membership::{LinkId, Member};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::error::KvError;
 use super::frame::KV_VERSION;
 use super::page::PagePool;
-use super::tcp::{Settings, TcpLink};
+use super::shape::{Pages, Shape, Shelf};
+use super::tcp::TcpLink;
 use crate::cookie::Cookie;
 use crate::handshake::{self, Agreed, Budget, Failed, Gate, Judgement, Refusal, Terms};
 use crate::link::Stream;
@@ -28,7 +30,7 @@ const JUDGE_LIMIT: Duration = Duration::from_secs(1);
 /// How long nothing may move in the middle of a message, unless configured otherwise.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Who is at an end of a link: a worker in one of its lives.
+/// Who is at an end of a link: a worker, or a pool, in one of its lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvPeer {
     /// Name and incarnation.
@@ -37,14 +39,15 @@ pub struct KvPeer {
     pub address: String,
 }
 
-/// What this worker brings to its links. Cheap to clone.
+/// What this worker or pool brings to its links. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct KvTerms {
     me: KvPeer,
     key: Key,
     tls: Option<Tls>,
     handshake_timeout: Duration,
-    settings: Settings,
+    stall: Duration,
+    shape: Shape,
 }
 
 /// Shows nothing of itself.
@@ -65,29 +68,57 @@ impl KvTerms {
     #[must_use]
     pub fn new(me: KvPeer, cookie: &Cookie, tls: Option<Tls>, layout: PageLayout, pages: usize) -> Self {
         let pool = PagePool::new(layout.page_bytes(), pages, pages);
-        let settings = Settings { layout, pool, stall: STALL_TIMEOUT };
-        let key = Key(cookie.key(KV_KEY));
-        Self { me, key, tls, handshake_timeout: crate::link::HANDSHAKE_TIMEOUT, settings }
+        Self::of(me, cookie, tls, Shape::One(Pages { layout, pool }))
+    }
+
+    /// The terms of the pool `me`: as those of a worker, for pages of any layout. A link that is opened to it has that of the
+    /// first question; one that it opens itself has a layout from the start ([`KvTerms::with_layout`]). What is received lies in
+    /// buffers, of each size as many at a time as fit into `bytes`, however many links have it.
+    #[must_use]
+    pub fn of_pool(me: KvPeer, cookie: &Cookie, tls: Option<Tls>, bytes: usize) -> Self {
+        Self::of(me, cookie, tls, Shape::Any(Shelf::new(bytes)))
+    }
+
+    fn of(me: KvPeer, cookie: &Cookie, tls: Option<Tls>, shape: Shape) -> Self {
+        let (handshake_timeout, stall) = (crate::link::HANDSHAKE_TIMEOUT, STALL_TIMEOUT);
+        Self { me, key: Key(cookie.key(KV_KEY)), tls, handshake_timeout, stall, shape }
+    }
+
+    /// For links with pages of `layout`, where that is not settled; a worker's terms are what they were.
+    ///
+    /// # Errors
+    /// There are no such pages, or one exceeds [`MAX_BODY_BYTES`](super::MAX_BODY_BYTES).
+    pub fn with_layout(&self, layout: PageLayout) -> Result<Self, KvError> {
+        Ok(Self { shape: self.shape.of(layout)?, ..self.clone() })
     }
 
     /// The same with other times: for a handshake's frames, and how long nothing may move in the middle of a message.
     #[must_use]
     pub fn with_timeouts(mut self, handshake: Duration, stall: Duration) -> Self {
         self.handshake_timeout = handshake;
-        self.settings.stall = stall;
+        self.stall = stall;
         self
     }
 
-    /// The buffers that received pages lie in; pages to send may be put there too.
+    /// The buffers that received pages lie in; none where their layout is not settled.
     #[must_use]
-    pub fn pool(&self) -> &PagePool {
-        &self.settings.pool
+    pub fn pool(&self) -> Option<&PagePool> {
+        self.shape.pages().map(|pages| &pages.pool)
     }
 
-    /// The worker that these are the terms of.
+    /// The worker or pool that these are the terms of.
     #[must_use]
     pub fn me(&self) -> &KvPeer {
         &self.me
+    }
+
+    /// Sizes of pages that a pool has buffers of.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> usize {
+        match &self.shape {
+            Shape::One(_) => 1,
+            Shape::Any(shelf) => shelf.sizes(),
+        }
     }
 
     /// Another key, for tests of strangers.
@@ -116,7 +147,7 @@ impl KvTerms {
             Stream::Plain(tcp) => dial(tcp, &terms, budget).await?,
             Stream::Secured(tls) => dial(tls, &terms, budget).await?,
         };
-        Ok(TcpLink::over(stream, peer_of(agreed), self.settings.clone()))
+        Ok(TcpLink::over(stream, peer_of(agreed), self.shape.settings(self.stall)))
     }
 
     /// The accepting end's proof. `proven` is set as soon as the other end has shown that it knows the cookie.
@@ -131,20 +162,21 @@ impl KvTerms {
             Stream::Plain(tcp) => handshake::accept(tcp, &terms, NO_NUMBER, budget, proven).await?,
             Stream::Secured(tls) => handshake::accept(tls, &terms, NO_NUMBER, budget, proven).await?,
         };
-        Ok(TcpLink::over(stream, peer_of(agreed), self.settings.clone()))
+        Ok(TcpLink::over(stream, peer_of(agreed), self.shape.settings(self.stall)))
     }
 
     fn handshake(&self, expected: Option<&WorkerId>) -> Terms {
+        let role = if matches!(self.shape, Shape::One(_)) { Role::Worker } else { Role::Pool };
         let me = Member {
             id: self.me.worker.node.clone(),
             incarnation: self.me.worker.incarnation,
             address: self.me.address.clone(),
-            roles: Role::Worker.as_str().parse().expect("the name of a role stands for the set of it"),
+            roles: role.as_str().parse().expect("the name of a role stands for the set of it"),
             ready: true,
             draining: false,
             http: None,
         };
-        let page_tokens = self.settings.layout.page_tokens;
+        let page_tokens = self.shape.pages().map(|pages| pages.layout.page_tokens);
         Terms {
             key: self.key.0,
             versions: KV_VERSION..=KV_VERSION,
@@ -172,13 +204,13 @@ fn peer_of(agreed: Agreed) -> KvPeer {
 
 struct KvGate {
     me: Member,
-    page_tokens: u32,
+    page_tokens: Option<u32>,
     expected: Option<WorkerId>,
 }
 
 impl Gate for KvGate {
     fn hello(&self) -> (Member, Option<u32>) {
-        (self.me.clone(), Some(self.page_tokens))
+        (self.me.clone(), self.page_tokens)
     }
 
     fn judge<'a>(&'a self, peer: &'a Member, _page_tokens: Option<u32>, _inbound: bool) -> Judgement<'a> {

@@ -13,8 +13,9 @@ use super::error::KvError;
 use super::frame::{MAX_BODY_BYTES, Prefix};
 use super::header::CheckedHeader;
 use super::link::{Closer, EndOnDrop, Inbound, KvFuture, KvLink, KvRecv, KvSend, Outbound};
-use super::page::{PageBuf, PagePool};
+use super::page::PageBuf;
 use super::proof::KvPeer;
+use super::shape::Settings;
 use crate::link::Stream;
 
 mod read;
@@ -27,17 +28,6 @@ const HASHED_AT_ONCE: usize = 4 * 1024 * 1024;
 
 type Reader = Box<dyn AsyncRead + Send + Unpin>;
 type Writer = Box<dyn AsyncWrite + Send + Unpin>;
-
-/// What both ends of a connection have to know about pages.
-#[derive(Clone, Debug)]
-pub(super) struct Settings {
-    /// Of every page on the link.
-    pub(super) layout: PageLayout,
-    /// Where received pages are put; of pages of the layout's size.
-    pub(super) pool: PagePool,
-    /// How long nothing may move in the middle of a message.
-    pub(super) stall: Duration,
-}
 
 /// A link over a connection.
 pub struct TcpLink {
@@ -130,7 +120,7 @@ impl TcpSend {
         if self.halfway {
             return Err(KvError::Interrupted);
         }
-        let Settings { layout, stall, .. } = &self.settings;
+        let (layout, stall) = (self.settings.layout(), self.settings.stall);
         let Outbound { mut header, pages } = message;
         check_bodies(&pages, layout)?;
         header.set_checksums(checksums(&pages).await);
@@ -142,14 +132,18 @@ impl TcpSend {
         slices.extend([IoSlice::new(&prefix), IoSlice::new(header.as_bytes())]);
         slices.extend(pages.iter().map(|page| IoSlice::new(page)));
         self.halfway = true;
-        write_all(&mut self.writer, &mut slices, *stall).await?;
+        write_all(&mut self.writer, &mut slices, stall).await?;
         self.halfway = false;
         Ok(())
     }
 }
 
 /// What can be said about the pages of a message to send before it is encoded.
-pub(super) fn check_bodies(pages: &[PageBuf], layout: &PageLayout) -> Result<(), KvError> {
+pub(super) fn check_bodies(pages: &[PageBuf], layout: Option<&PageLayout>) -> Result<(), KvError> {
+    if pages.is_empty() {
+        return Ok(());
+    }
+    let layout = layout.ok_or_else(KvError::unasked)?;
     match pages.iter().find(|page| page.len() != layout.page_bytes()) {
         Some(page) => Err(KvError::Layout {
             field: "page_bytes",

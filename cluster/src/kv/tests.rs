@@ -13,12 +13,13 @@ use rkyv::rancor;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, duplex};
 
 use super::proof::KvPeer;
-use super::tcp::Settings;
+use super::shape::{Pages, Settings, Shape};
 use super::*;
 
 mod carriers;
 mod hostile;
 mod network;
+mod pool;
 
 /// Pages of 256 bytes.
 pub(super) const LAYOUT: PageLayout =
@@ -32,7 +33,18 @@ pub(super) fn peer(name: &str) -> KvPeer {
 }
 
 fn settings() -> Settings {
-    Settings { layout: LAYOUT, pool: PagePool::new(LAYOUT.page_bytes(), 256, 256), stall: LIMIT }
+    settings_with(256, LIMIT)
+}
+
+/// Of a link with so many buffers.
+fn settings_with(pages: usize, stall: Duration) -> Settings {
+    let pool = PagePool::new(LAYOUT.page_bytes(), pages, pages);
+    Shape::One(Pages { layout: LAYOUT, pool }).settings(stall)
+}
+
+/// Buffers of a link that hold something.
+fn out(settings: &Settings) -> usize {
+    settings.pages().map_or(0, |pages| pages.pool.out())
 }
 
 /// A page with contents that no other number gives.

@@ -9,7 +9,7 @@ use policies::time::Time;
 use tracing::error;
 
 use super::{Entry, Id, Transfers};
-use crate::worker::pages::{self, HeldAt, PageSetMsg, ReceiveArgs};
+use crate::worker::pages::{self, HeldAt, Keeper, PageSetMsg, ReceiveArgs};
 use crate::worker::scheduler::sets::Sets;
 
 /// Where the content of a request's pages comes from.
@@ -54,7 +54,7 @@ impl Transfers {
             fingerprint: self.fingerprint,
             layout: self.kv.layout,
             port: side.port.clone(),
-            scheduler: self.scheduler.clone(),
+            keeper: Keeper::Scheduler(self.scheduler.clone()),
         };
         self.starting.push((id, args));
     }

@@ -62,16 +62,16 @@ impl CheckedHeader {
         &self.bytes
     }
 
-    /// What can only be checked with the pages that follow and the layout of this node's.
+    /// What can only be checked with the pages that follow and the layout of the link's.
     pub(in crate::kv) fn check_pages(
         &self,
         pages: usize,
         summed: bool,
-        ours: &PageLayout,
+        ours: Option<&PageLayout>,
     ) -> Result<(), KvError> {
         let header = self.read();
         if let ArchivedKvHeader::Ask { layout, .. } = header {
-            return same_layout(layout, ours);
+            return same_layout(layout, ours.ok_or_else(KvError::unasked)?);
         }
         let Some(PageList { first, checksums, hashes }) = header.pages() else {
             return if pages == 0 {

@@ -150,7 +150,7 @@ fn pages_that_do_not_go_with_their_header_are_named() {
         };
         CheckedHeader::encode(header).expect("within the limits")
     };
-    let field = |header: &CheckedHeader, pages| match header.check_pages(pages, true, &LAYOUT) {
+    let field = |header: &CheckedHeader, pages| match header.check_pages(pages, true, Some(&LAYOUT)) {
         Err(KvError::Malformed { field, .. } | KvError::TooMuch { field, .. }) => Some(field),
         Err(other) => panic!("{other:?}"),
         Ok(()) => None,
@@ -180,11 +180,11 @@ fn every_field_of_another_layout_is_named() {
         let mut theirs = LAYOUT;
         change(&mut theirs);
         let header = CheckedHeader::encode(ask(0, theirs)).expect("encoded");
-        let error = header.check_pages(0, true, &LAYOUT).unwrap_err();
+        let error = header.check_pages(0, true, Some(&LAYOUT)).unwrap_err();
         assert!(matches!(error, KvError::Layout { field, .. } if field == name), "{error:?}");
     }
     let same = CheckedHeader::encode(ask(0, LAYOUT)).expect("encoded");
-    assert_eq!(same.check_pages(0, true, &LAYOUT), Ok(()));
+    assert_eq!(same.check_pages(0, true, Some(&LAYOUT)), Ok(()));
 }
 
 #[test]

@@ -8,12 +8,13 @@ use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Reader, Settings};
+use super::Reader;
 use crate::kv::error::KvError;
 use crate::kv::frame::{PREFIX_BYTES, Prefix};
-use crate::kv::header::{CheckedHeader, PageList};
+use crate::kv::header::{ArchivedKvHeader, CheckedHeader, PageList};
 use crate::kv::link::Inbound;
 use crate::kv::page::{PageBuf, PageFill, Reservation};
+use crate::kv::shape::Settings;
 
 /// Bytes of a header that are allocated before they have come.
 const HEADER_STEP: usize = 64 * 1024;
@@ -67,7 +68,7 @@ impl Reading {
                             n => *got += n,
                         }
                     }
-                    let prefix = Prefix::decode(&self.prefix, &settings.layout)?;
+                    let prefix = Prefix::decode(&self.prefix, settings.layout())?;
                     self.stage = Stage::Header { prefix, bytes: AlignedVec::new(), got: 0 };
                 }
                 Stage::Header { prefix, bytes, got } => {
@@ -85,7 +86,10 @@ impl Reading {
                     if header.kind() != prefix.kind {
                         return Err(KvError::malformed("kind", "is not that of the header"));
                     }
-                    header.check_pages(prefix.pages, true, &settings.layout)?;
+                    if let ArchivedKvHeader::Ask { layout, .. } = header.read() {
+                        settings.agree(layout.into())?;
+                    }
+                    header.check_pages(prefix.pages, true, settings.layout())?;
                     self.stage = Stage::Room { header, pages: prefix.pages };
                 }
                 Stage::Room { header, pages: 0 } => {
@@ -94,7 +98,9 @@ impl Reading {
                     return Ok(Some(Inbound::new(header, Vec::new())));
                 }
                 Stage::Room { header, pages } => {
-                    let room = settings.pool.reserve(*pages).await;
+                    // A prefix with pages is not taken before there is a layout.
+                    let known = settings.pages().ok_or_else(KvError::unasked)?;
+                    let room = known.pool.reserve(*pages).await;
                     self.stage = Stage::Bodies {
                         header: header.clone(),
                         room,

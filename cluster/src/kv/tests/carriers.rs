@@ -19,7 +19,7 @@ async fn all_arrive(reader: impl AsyncRead + Send + Unpin + 'static, sent: &[Out
         assert_eq!(message.body_bytes(), message.pages().len() * LAYOUT.page_bytes());
     }
     drop(got);
-    assert_eq!(settings.pool.out(), 0, "every page is back");
+    assert_eq!(out(&settings), 0, "every page is back");
 }
 
 /// In segments of any size: a byte, an odd number, a usual one (B58).
@@ -156,12 +156,12 @@ async fn a_receiver_that_stops_reading_holds_the_sender_back() {
 /// Where the receiver holds all pages of its pool, the next message waits for them and not for ever.
 #[tokio::test]
 async fn a_message_waits_for_room_in_the_pool() {
-    let settings = Settings { pool: PagePool::new(LAYOUT.page_bytes(), MAX_PAGES, 0), ..settings() };
+    let settings = settings_with(MAX_PAGES, LIMIT);
     let sent = [pages_from(0, 64), pages_from(64, 1)];
     let (bytes, _) = bytes_of(&sent).await;
     let (_send, mut recv) = link_of(Cursor::new(bytes), tokio::io::sink(), settings.clone());
     let first = recv.recv().await.expect("received").expect("a message");
-    assert_eq!(settings.pool.out(), 64);
+    assert_eq!(out(&settings), 64);
     assert!(at_once(recv.recv()).is_none());
     drop(first);
     let second = recv.recv().await.expect("received").expect("a message");
@@ -204,7 +204,7 @@ async fn a_dropped_send_ends_the_link() {
 #[tokio::test]
 async fn a_peer_that_stands_still_in_a_message_is_given_up() {
     let stall = Duration::from_millis(30);
-    let short = Settings { stall, ..settings() };
+    let short = settings_with(256, stall);
     let (bytes, _) = bytes_of(&[pages_from(0, 2)]).await;
     for cut in [1, 31, 33, 200, bytes.len() - 1] {
         let (mut far, near) = duplex(1 << 16);

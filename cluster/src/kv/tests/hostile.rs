@@ -18,7 +18,7 @@ fn refused_at(bytes: Vec<u8>, sent: &[Outbound], whole: usize) {
     drop(got);
     assert_eq!(was, sent[..whole].iter().map(meant).collect::<Vec<_>>());
     assert!(end.is_err(), "what was changed has not been noticed");
-    assert_eq!(settings.pool.out(), 0, "every page is back");
+    assert_eq!(out(&settings), 0, "every page is back");
 }
 
 /// Cut after every number of bytes: the messages before are there, and nothing of the one that was cut.
@@ -69,7 +69,7 @@ fn what_a_prefix_announces_is_limited() {
         change(&mut bytes);
         // Nothing follows: an error about the field shows that nothing was waited for.
         let prefix: [u8; PREFIX_BYTES] = bytes[..PREFIX_BYTES].try_into().expect("a prefix");
-        Prefix::decode(&prefix, &LAYOUT).expect_err("refused")
+        Prefix::decode(&prefix, Some(&LAYOUT)).expect_err("refused")
     };
     let field = |error: &KvError| match error {
         KvError::Malformed { field, .. } | KvError::TooMuch { field, .. } | KvError::Layout { field, .. } => {
@@ -100,13 +100,13 @@ fn what_a_prefix_announces_is_limited() {
     let ack = run(bytes_of(&[one_of_each().remove(6).into()])).0;
     let mut ack: [u8; PREFIX_BYTES] = ack[..PREFIX_BYTES].try_into().expect("a prefix");
     ack[12] = 1;
-    assert_eq!(field(&Prefix::decode(&ack, &LAYOUT).unwrap_err()), "pages");
+    assert_eq!(field(&Prefix::decode(&ack, Some(&LAYOUT)).unwrap_err()), "pages");
 
     let huge = PageLayout { head_dim: 1 << 20, ..LAYOUT };
     let mut prefix: [u8; PREFIX_BYTES] = bytes[..PREFIX_BYTES].try_into().expect("a prefix");
     prefix[12] = 3;
     prefix[16..20].copy_from_slice(&(huge.page_bytes() as u32).to_le_bytes());
-    let error = Prefix::decode(&prefix, &huge).unwrap_err();
+    let error = Prefix::decode(&prefix, Some(&huge)).unwrap_err();
     assert_eq!(field(&error), "body", "{error}");
     assert_eq!((max_pages(&huge), max_pages(&LAYOUT)), (2, MAX_PAGES));
 }
@@ -124,7 +124,7 @@ fn golden_prefix() {
 
 /// A peer of the same cluster that runs another release: right magic, right checksum, other contents.
 fn dressed(kind: Kind, header: &[u8], bodies: &[u8], pages: usize) -> Vec<u8> {
-    [Prefix::encode(kind, header, pages, &LAYOUT).as_slice(), header, bodies].concat()
+    [Prefix::encode(kind, header, pages, Some(&LAYOUT)).as_slice(), header, bodies].concat()
 }
 
 #[test]

@@ -14,19 +14,19 @@ use crate::handshake::Refusal;
 use crate::tls::Tls;
 use crate::tls::tests::Authority;
 
-fn terms(name: &str, cookie: &str, tls: Option<Tls>) -> KvTerms {
+pub(super) fn terms(name: &str, cookie: &str, tls: Option<Tls>) -> KvTerms {
     KvTerms::new(peer(name), &Cookie::from_text(cookie), tls, LAYOUT, 256)
 }
 
 /// A listener at work, as long as it lives.
-struct Host {
-    address: SocketAddr,
+pub(super) struct Host {
+    pub(super) address: SocketAddr,
     events: mpsc::Receiver<KvEvent>,
     _work: JoinSet<()>,
 }
 
 impl Host {
-    async fn start(terms: KvTerms) -> Self {
+    pub(super) async fn start(terms: KvTerms) -> Self {
         let listener = KvListener::bind("127.0.0.1:0").await.expect("bound");
         let address = listener.local_addr();
         let (to, events) = mpsc::channel(8);
@@ -35,7 +35,7 @@ impl Host {
         Self { address, events, _work: work }
     }
 
-    async fn dial(&self, terms: &KvTerms) -> Result<TcpLink, KvDialError> {
+    pub(super) async fn dial(&self, terms: &KvTerms) -> Result<TcpLink, KvDialError> {
         timeout(LIMIT, dial(&self.address.to_string(), terms, None)).await.expect("in time")
     }
 
@@ -43,7 +43,7 @@ impl Host {
         timeout(LIMIT, self.events.recv()).await.expect("in time").expect("at work")
     }
 
-    async fn link(&mut self) -> Box<TcpLink> {
+    pub(super) async fn link(&mut self) -> Box<TcpLink> {
         match self.event().await {
             KvEvent::Link(link) => link,
             other @ KvEvent::Refused { .. } => panic!("{other:?}"),
@@ -276,5 +276,5 @@ async fn a_cut_connection_is_noticed_at_both_ends_and_leaks_nothing() {
             assert!(timeout(LIMIT, recv.recv()).await.expect("in time").is_err());
         }
     }
-    assert_eq!((near_terms.pool().out(), far_terms.pool().out()), (0, 0));
+    assert_eq!([near_terms, far_terms].map(|terms| terms.pool().map(PagePool::out)), [Some(0), Some(0)]);
 }
