@@ -8,12 +8,12 @@ use policies::batch::{BatchEffect, BatchLoad, Refusal};
 use policies::kv::PageHash;
 use policies::kv::events::KvEvent;
 use policies::kv::handoff::{Asked, RefusalCode, TransferKey};
-use policies::placement::{PlaceRequest, PlacementEffect, Prefix, WorkerInfo};
+use policies::placement::{PlaceRequest, PlacementEffect, PoolInfo, Prefix, WorkerInfo};
 use policies::request::RequestSpec;
 use policies::step::{Drawn, StepOutcome};
 use policies::time::{Span, Time};
 
-use crate::network::{Addr, Silence, Way, Wire, index_of};
+use crate::network::{Addr, Silence, Way, Wire, addr_of};
 use crate::node::worker::WorkerAd;
 use crate::workload::Arrival;
 
@@ -75,6 +75,14 @@ pub enum Event {
     Move(u32),
     /// A worker that takes nothing new has nothing left.
     Drained(WorkerId),
+    /// A pool starts.
+    StartPool(u32),
+    /// A message reaches the node of a pool, which may have ended since it was sent.
+    Pool(WorkerId, PoolMsg),
+    /// A pool asked to be called.
+    PoolTimer(WorkerId),
+    /// The disk of a pool has done what it was at.
+    DiskDone(WorkerId),
 }
 
 /// Why a request comes when it does.
@@ -136,6 +144,14 @@ pub enum ControllerMsg {
     GatewayLeft(u64),
     /// A worker takes nothing new.
     Draining(WorkerId),
+    /// A pool is ready.
+    PoolJoined(Box<PoolInfo>),
+    /// A pool was seen to be gone.
+    PoolLeft(WorkerId),
+    /// What has changed of a pool's pages: message number, changes.
+    PoolEvents(WorkerId, u64, Vec<KvEvent>),
+    /// All pages of a pool, after the message of this number.
+    PoolSnapshot(WorkerId, u64, Vec<PageHash>),
 }
 
 /// Messages to a worker.
@@ -179,6 +195,19 @@ impl WorkerMsg {
     pub const fn is_routine(&self) -> bool {
         matches!(self, Self::Beat(_) | Self::BeatDue | Self::Look)
     }
+}
+
+/// Messages to a pool.
+#[derive(Clone, Debug)]
+pub enum PoolMsg {
+    /// Keep the pages of this prompt, which that worker has computed.
+    Store(WorkerId, Box<RequestSpec>),
+    /// Tell the controller all pages.
+    Resync,
+    /// From the other end of a transfer of pages.
+    Kv(Box<KvMail>),
+    /// The link to a worker is gone.
+    PeerLost(WorkerId),
 }
 
 /// A message between the two ends of a transfer of pages.
@@ -272,6 +301,15 @@ impl Event {
     /// The class of messages.
     pub const MESSAGE: u8 = 1;
 
+    /// What arrives at an end of a transfer, which is at a worker or at a pool.
+    #[must_use]
+    pub fn mail(to: WorkerId, mail: KvMail) -> Self {
+        match addr_of(&to) {
+            Addr::Pool(_) => Self::Pool(to, PoolMsg::Kv(Box::new(mail))),
+            _ => Self::Worker(to, WorkerMsg::Kv(Box::new(mail))),
+        }
+    }
+
     /// What comes first among events of the same time: faults, messages, engines, clients, timers.
     #[must_use]
     pub const fn class(&self) -> u8 {
@@ -282,18 +320,24 @@ impl Event {
             | Self::Rejoin(_)
             | Self::Fault(_)
             | Self::FaultOver(_)
+            | Self::StartPool(_)
             | Self::Drained(_) => 0,
             Self::Gateway(_)
             | Self::Controller(_)
             | Self::StandIn(_)
             | Self::Worker(..)
+            | Self::Pool(..)
             | Self::Wire(_)
             | Self::Notice { .. }
             | Self::Relink(..)
             | Self::Flow(_) => Self::MESSAGE,
-            Self::StepDone(..) => 2,
+            Self::StepDone(..) | Self::DiskDone(_) => 2,
             Self::Arrive(..) | Self::Leave(_) | Self::Read(_) | Self::Move(_) => 3,
-            Self::Timer(_) | Self::ControllerTick | Self::StandInTick | Self::KvTimer(..) => 4,
+            Self::Timer(_)
+            | Self::ControllerTick
+            | Self::StandInTick
+            | Self::KvTimer(..)
+            | Self::PoolTimer(_) => 4,
         }
     }
 }
@@ -335,9 +379,9 @@ impl Outbox {
         self.sent.push((self.from, Way::Link, message));
     }
 
-    /// Sends `bytes` to a worker over the bulk link; the event happens there when the last one has arrived.
+    /// Sends `bytes` to a worker or a pool over the bulk link; the event happens there when the last one has arrived.
     pub fn bulk(&mut self, to: &WorkerId, bytes: u64, event: Event) {
-        self.sent.push((self.from, Way::Bulk(Addr::Worker(index_of(to)), bytes), event));
+        self.sent.push((self.from, Way::Bulk(addr_of(to), bytes), event));
     }
 
     /// Schedules an event after `span`.

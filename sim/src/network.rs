@@ -12,7 +12,7 @@ use policies::cost::Hardware;
 use policies::rng;
 use policies::time::{Span, Time};
 
-use crate::event::{Event, GatewayMsg, KvMail, KvMessage, Outbox, WorkerMsg};
+use crate::event::{Event, GatewayMsg, KvMail, KvMessage, Outbox, PoolMsg, WorkerMsg};
 use crate::queue::Queue;
 use crate::scenario::Scenario;
 
@@ -26,6 +26,9 @@ use links::Links;
 const LATE: u64 = 10;
 const NOTICED: u64 = 11;
 
+/// What the names of pools begin with.
+pub(crate) const POOL: char = 'p';
+
 /// A node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Addr {
@@ -35,6 +38,8 @@ pub enum Addr {
     Controller,
     /// The worker of this number, whichever life of it.
     Worker(u32),
+    /// The pool of this number, whichever life of it.
+    Pool(u32),
 }
 
 /// How an event gets to where it happens.
@@ -42,7 +47,7 @@ pub enum Addr {
 pub enum Way {
     /// Over the link to another node.
     Link,
-    /// Over the bulk link to a worker, with so many bytes.
+    /// Over the bulk link to a worker or a pool, with so many bytes.
     Bulk(Addr, u64),
     /// By waiting, where it comes from.
     After(Span),
@@ -91,10 +96,12 @@ pub fn place(event: &Event) -> Option<Addr> {
         Event::Worker(id, _) | Event::StepDone(id, _) | Event::KvTimer(id, ..) | Event::Drained(id) => {
             Some(Addr::Worker(index_of(id)))
         }
+        Event::Pool(id, _) | Event::PoolTimer(id) | Event::DiskDone(id) => Some(Addr::Pool(index_of(id))),
         Event::Notice { who, .. } => Some(*who),
         Event::Wire(wire) => Some(wire.to),
         Event::Crash(_)
         | Event::Start(_)
+        | Event::StartPool(_)
         | Event::FalseAlarm(_)
         | Event::Rejoin(_)
         | Event::Fault(_)
@@ -104,7 +111,14 @@ pub fn place(event: &Event) -> Option<Addr> {
     }
 }
 
-/// The number of a worker: the digits at the end of its node's name.
+/// The node of a worker or of a pool.
+#[must_use]
+pub fn addr_of(id: &WorkerId) -> Addr {
+    let pool = id.node.as_str().starts_with(POOL);
+    if pool { Addr::Pool(index_of(id)) } else { Addr::Worker(index_of(id)) }
+}
+
+/// The number of a worker, or of a pool: the digits at the end of its node's name.
 #[must_use]
 pub fn index_of(worker: &WorkerId) -> u32 {
     let name = worker.node.as_str().as_bytes();
@@ -142,20 +156,23 @@ pub struct Network {
     last: BTreeMap<(Addr, Addr), Time>,
     links: Option<Links>,
     flows: Flows,
-    /// What each worker's machine takes longer for a message in bulk.
-    bulk_latencies: Vec<Span>,
+    /// What the machine of each worker, and of each pool, takes longer for a message in bulk.
+    bulk_latencies: [Vec<Span>; 2],
     /// Messages that broken links lost.
     lost: u64,
 }
 
 impl Network {
-    /// The network of a scenario with the machines of its workers, in which something goes wrong or not.
+    /// The network of a scenario with the machines of its workers and pools, in which something goes wrong or not.
     #[must_use]
-    pub fn new(scenario: &Scenario, machines: &[Hardware], faulty: bool) -> Self {
+    pub fn new(scenario: &Scenario, workers: &[Hardware], pools: &[Hardware], faulty: bool) -> Self {
         let (n, c) = (&scenario.network, &scenario.cluster);
         let span = |dur: config::Dur| Span(dur.as_nanos());
         let bandwidth = n.bandwidth.map(|size| size.bytes());
-        let links = machines.iter().map(|machine| bandwidth.unwrap_or(machine.link)).collect();
+        let links = |machines: &[Hardware]| {
+            machines.iter().map(|machine| bandwidth.unwrap_or(machine.link)).collect::<Vec<_>>()
+        };
+        let latencies = |machines: &[Hardware]| machines.iter().map(|machine| machine.link_latency).collect();
         Self {
             seed: scenario.seed,
             latency: span(n.latency.unwrap_or(c.network)),
@@ -167,9 +184,9 @@ impl Network {
             relink: span(n.relink),
             draws: 0,
             last: BTreeMap::new(),
-            links: faulty.then(|| Links::new(machines.len() as u32)),
-            flows: Flows::new(links, bandwidth.unwrap_or(0)),
-            bulk_latencies: machines.iter().map(|machine| machine.link_latency).collect(),
+            links: faulty.then(|| Links::new(workers.len() as u32, pools.len() as u32)),
+            flows: Flows::new(links(workers), links(pools), bandwidth.unwrap_or(0)),
+            bulk_latencies: [workers, pools].map(latencies),
             lost: 0,
         }
     }
@@ -191,9 +208,13 @@ impl Network {
         for (from, way, mut event) in out.sent.drain(..) {
             match way {
                 Way::After(mut span) => {
-                    if let (Event::StepDone(_, outcome), Some(links)) = (&mut event, &self.links) {
-                        outcome.took = links.slowed(from, outcome.took);
-                        span = links.slowed(from, span);
+                    match (&mut event, &self.links) {
+                        (Event::StepDone(_, outcome), Some(links)) => {
+                            outcome.took = links.slowed(from, outcome.took);
+                            span = links.slowed(from, span);
+                        }
+                        (Event::DiskDone(_), Some(links)) => span = links.slowed(from, span),
+                        _ => {}
                     }
                     queue.push(now + span, event);
                 }
@@ -227,8 +248,10 @@ impl Network {
     }
 
     fn bulk_latency(&self, node: Addr) -> Span {
+        let [workers, pools] = &self.bulk_latencies;
         match node {
-            Addr::Worker(n) => self.bulk_latencies.get(n as usize).copied().unwrap_or_default(),
+            Addr::Worker(n) => workers.get(n as usize).copied().unwrap_or_default(),
+            Addr::Pool(n) => pools.get(n as usize).copied().unwrap_or_default(),
             Addr::Gateway | Addr::Controller => Span::ZERO,
         }
     }
@@ -468,7 +491,11 @@ impl Network {
 /// There is no link to send it over: who wants a request served, or pages moved, learns that at once; the rest is for
 /// nobody.
 fn no_link(now: Time, from: Addr, event: Event, queue: &mut Queue) {
-    let Event::Worker(worker, message) = event else { return };
+    let (worker, message) = match event {
+        Event::Worker(worker, message) => (worker, message),
+        Event::Pool(pool, PoolMsg::Kv(mail)) => (pool, WorkerMsg::Kv(mail)),
+        _ => return,
+    };
     match (from, message) {
         (
             Addr::Gateway,
@@ -491,7 +518,7 @@ pub(crate) fn link_lost(now: Time, mail: KvMail, to: WorkerId) -> Option<Event> 
         return None;
     }
     let lost = KvMail { id: mail.id, key: mail.key, from: to, at: now, message: KvMessage::LinkLost };
-    Some(Event::Worker(mail.from, WorkerMsg::Kv(Box::new(lost))))
+    Some(Event::mail(mail.from, lost))
 }
 
 /// Messages that wait for a link that is cut.

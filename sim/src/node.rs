@@ -7,10 +7,14 @@
 pub mod controller;
 pub mod gateway;
 mod places;
+pub mod pool;
+pub mod pools;
 pub mod worker;
 pub mod workers;
 
 pub use controller::Controller;
 pub use gateway::{Gateway, History, Moving, Placed};
+pub use pool::Pool;
+pub use pools::Pools;
 pub use worker::Worker;
 pub use workers::Workers;

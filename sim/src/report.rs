@@ -14,6 +14,7 @@ pub mod distribution;
 pub mod handoff;
 pub mod moves;
 pub mod phases;
+pub mod pools;
 pub mod probe;
 pub mod series;
 pub mod tally;
@@ -27,6 +28,7 @@ pub use distribution::{Distribution, Percentiles};
 pub use handoff::{Offloads, RoleFigures, Transfers};
 pub use moves::Moves;
 pub use phases::PhaseFigures;
+pub use pools::{PoolFigures, Pools};
 pub use probe::{Glance, Probe};
 pub use series::{Series, WorkerSeries};
 pub use tally::Tally;
@@ -89,6 +91,9 @@ pub struct Report {
     pub offloads: Offloads,
     /// Requests that changed their workers while they ran.
     pub moves: Moves,
+    /// What pools of KV pages did; nothing where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pools: Option<Pools>,
     /// How often the cores were checked against themselves: `every`, `sampled` or `off`.
     pub checks: &'static str,
     /// What policies and the controller said of placements, and how often.
@@ -198,10 +203,11 @@ pub(crate) struct Left<'a> {
     pub(crate) handoffs: &'a Handoffs,
     pub(crate) checks: Checks,
     pub(crate) workers: &'a Workers,
+    pub(crate) pools: Option<Pools>,
 }
 
 impl Report {
-    pub(crate) fn new(left: &Left<'_>) -> Self {
+    pub(crate) fn new(left: Left<'_>) -> Self {
         let workers = left.probe.workers(left.last, left.workers);
         let tally = left.tally;
         let seconds = left.last.since(Time::ZERO).as_secs_f64();
@@ -240,6 +246,7 @@ impl Report {
             transfers: left.handoffs.into(),
             offloads: (&left.handoffs.offloaded).into(),
             moves: tally.moves.figures(),
+            pools: left.pools,
             checks: left.checks.as_str(),
             stages: left.probe.stages(),
             phases: tally.phases.iter().map(phases::PhaseTally::figures).collect(),

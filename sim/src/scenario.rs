@@ -17,6 +17,7 @@ mod moves;
 mod network;
 mod node;
 mod peers;
+mod pool;
 mod slo;
 mod workload;
 
@@ -25,6 +26,7 @@ pub use fault::{Fault, FaultKind, Faults, NodeName, RandomFaults};
 pub use moves::Move;
 pub use network::Network;
 pub use node::{Machine, Model, NodeClass, Number, Shape};
+pub use pool::PoolClass;
 pub use slo::Slo;
 pub use workload::{Arrivals, Class, Lengths, Phase, PropValue, TraceFormat, Workload};
 
@@ -61,6 +63,9 @@ pub struct Scenario {
     /// Kinds of workers; none: [`Cluster::workers`] that are all alike.
     #[serde(rename = "node")]
     pub nodes: Vec<NodeClass>,
+    /// Kinds of pools, which keep KV pages for workers; none where this is left out.
+    #[serde(rename = "pool", skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<PoolClass>,
     /// Options of the policies inside workers, as a node's configuration has them.
     pub worker_policy: WorkerPoliciesConfig,
     /// What is good enough.
@@ -145,6 +150,7 @@ impl Default for Scenario {
             moves: Vec::new(),
             cost: Cost::default(),
             nodes: Vec::new(),
+            pools: Vec::new(),
             worker_policy: WorkerPoliciesConfig::default(),
             slo: Slo::default(),
             random_faults: Faults::default(),
@@ -269,6 +275,7 @@ impl Scenario {
         within("cluster.max-running", c.max_running.into(), 1, 1_000_000)?;
         within("cluster.max-requests", c.max_requests.into(), 1, 1_000_000)?;
         within("cluster.max-context", c.max_context.into(), 2, 10_000_000)?;
+        self.validate_pools()?;
         if !(Dur::from_millis(1)..=Dur::from_secs(60)).contains(&c.heartbeat) {
             return Err(invalid("cluster.heartbeat", &c.heartbeat, "use 1ms to 60s".into()));
         }
@@ -289,7 +296,7 @@ impl Scenario {
             }
         }
         for fault in &self.faults {
-            fault.validate(self.workers())?;
+            fault.validate(self.workers(), &self.pools)?;
         }
         self.moves.iter().try_for_each(|moves| moves.validate(self.workers()))?;
         self.random_faults.random.validate()?;

@@ -8,7 +8,7 @@ use policies::rng::mix64;
 use policies::step::SeqKey;
 use policies::time::Time;
 
-use crate::event::{ControllerMsg, Event, GatewayMsg, KvMail, KvMessage, PageBlock, WorkerMsg};
+use crate::event::{ControllerMsg, Event, GatewayMsg, KvMail, KvMessage, PageBlock, PoolMsg, WorkerMsg};
 use crate::network::Addr;
 
 /// A running hash of events: their times, their kinds, and whom and what they are about. Two runs with the same hash
@@ -137,7 +137,36 @@ impl Trace {
                 self.add(79);
                 self.worker(worker);
             }
+            Event::StartPool(_) | Event::Pool(..) | Event::PoolTimer(_) | Event::DiskDone(_) => {
+                self.pool(event);
+            }
         }
+    }
+
+    /// What happens at pools.
+    fn pool(&mut self, event: &Event) {
+        match event {
+            Event::StartPool(pool) => return self.all([88, (*pool).into()]),
+            Event::Pool(pool, message) => {
+                self.worker(pool);
+                match message {
+                    PoolMsg::Store(from, spec) => {
+                        self.request(89, spec.id, spec.attempt);
+                        self.worker(from);
+                    }
+                    PoolMsg::Resync => self.add(90),
+                    PoolMsg::Kv(mail) => self.mail(mail),
+                    PoolMsg::PeerLost(peer) => {
+                        self.add(91);
+                        self.worker(peer);
+                    }
+                }
+                return;
+            }
+            Event::PoolTimer(pool) | Event::DiskDone(pool) => self.worker(pool),
+            _ => {}
+        }
+        self.add(if matches!(event, Event::DiskDone(_)) { 92 } else { 93 });
     }
 
     fn mail(&mut self, mail: &KvMail) {
@@ -294,6 +323,22 @@ impl Trace {
                 self.add(87);
                 self.worker(worker);
             }
+            ControllerMsg::PoolJoined(info) => {
+                self.add(94);
+                self.worker(&info.id);
+            }
+            ControllerMsg::PoolLeft(pool) => {
+                self.add(95);
+                self.worker(pool);
+            }
+            ControllerMsg::PoolEvents(pool, seq, events) => {
+                self.worker(pool);
+                self.all([96, *seq, events.iter().map(|e| e.pages() as u64).sum()]);
+            }
+            ControllerMsg::PoolSnapshot(pool, seq, pages) => {
+                self.worker(pool);
+                self.all([97, *seq, pages.len() as u64]);
+            }
         }
     }
 
@@ -308,6 +353,7 @@ impl Trace {
             Addr::Gateway => 0,
             Addr::Controller => 1,
             Addr::Worker(n) => 2 + u64::from(n),
+            Addr::Pool(n) => (1 << 32) + u64::from(n),
         });
     }
 

@@ -12,7 +12,7 @@ use crate::SimError;
 use crate::event::{Came, Event, Outbox};
 use crate::network::{Addr, Network};
 use crate::node::worker::Handoffs;
-use crate::node::{Controller, Gateway, Workers};
+use crate::node::{Controller, Gateway, Pools, Workers};
 use crate::queue::Queue;
 use crate::report::{Glance, Probe};
 use crate::scenario::{Fault, Scenario};
@@ -30,6 +30,7 @@ mod kinds;
 mod links;
 mod lives;
 mod moves;
+mod pools;
 mod run;
 mod starts;
 
@@ -51,11 +52,12 @@ pub struct World {
     /// Places for the gateway while that has no controller.
     stand_in: Controller,
     workers: Workers,
+    pools: Pools,
     network: Network,
     /// Those that the scenario lists, and those drawn from its seed.
     faults: Vec<Fault>,
-    /// The life of each worker that the controller, and the gateway's node, have met.
-    met: BTreeMap<(Addr, u32), WorkerId>,
+    /// The life of each worker, and of each pool, that the controller, and the gateway's node, have met.
+    met: BTreeMap<(Addr, Addr), WorkerId>,
     /// Events until the next look at everything.
     next_check: u64,
     /// Lives that each worker has had.
@@ -77,8 +79,10 @@ impl World {
         let mut queue = Queue::default();
         let workers = scenario.workers();
         (0..workers).for_each(|w| queue.push(Time::ZERO, Event::Start(w)));
+        let pools = scenario.pool_count();
+        (0..pools).for_each(|p| queue.push(Time::ZERO, Event::StartPool(p)));
         let mut faults = scenario.faults.clone();
-        faults.extend(scenario.random_faults.random.draw(scenario.seed, workers));
+        faults.extend(scenario.random_faults.random.draw(scenario.seed, workers, pools));
         faults::schedule(&faults, &mut queue);
         moves::schedule(&scenario.moves, &mut queue);
         let mut clients = Clients::new(scenario)?;
@@ -94,7 +98,13 @@ impl World {
             controller: controller(scenario).checked(scenario.how_checked()),
             stand_in: stand_in(scenario).checked(scenario.how_checked()),
             workers: Workers::default(),
-            network: Network::new(scenario, &kinds.machines(), !faults.is_empty()),
+            network: Network::new(
+                scenario,
+                &kinds.machines(),
+                &pools::machines(scenario)?,
+                !faults.is_empty(),
+            ),
+            pools: Pools::new(pools::args(scenario)?, scenario.how_checked()),
             kinds,
             faults,
             met: BTreeMap::new(),

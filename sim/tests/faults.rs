@@ -306,8 +306,8 @@ fn faults_are_data() {
     scenario.validate().unwrap();
     assert_eq!(scenario.faults[0].targets(), [W0, Addr::Controller]);
     assert_eq!((scenario.faults[1].targets(), scenario.faults[1].permille()), (vec![W1], 2500));
-    assert_eq!(scenario.random_faults.random.draw(1, 2).len(), 3);
-    assert_ne!(scenario.random_faults.random.draw(1, 2), scenario.random_faults.random.draw(2, 2));
+    assert_eq!(scenario.random_faults.random.draw(1, 2, 0).len(), 3);
+    assert_ne!(scenario.random_faults.random.draw(1, 2, 0), scenario.random_faults.random.draw(2, 2, 0));
     assert_eq!(Scenario::default().random_faults, Faults::default());
     let cases = [
         ("[[fault]]\nat = \"1s\"", "fault.worker"),
@@ -315,7 +315,7 @@ fn faults_are_data() {
         ("[[fault]]\nat = \"1s\"\nnodes = [\"pool\"]", "controller, gateway"),
         ("[[fault]]\nat = \"1s\"\nnodes = [\"gateway\"]\nkind = \"slow-node\"", "only workers"),
         ("[[fault]]\nat = \"1s\"\nworker = 0\nfactor = 0.5", "fault.factor"),
-        ("[[fault]]\nat = \"1s\"\nworker = 0\nkind = \"pool-disk-full\"", "no pool serves"),
+        ("[[fault]]\nat = \"1s\"\nworker = 0\nkind = \"pool-disk-full\"", "only pools have a disk"),
         ("[network]\nloss = 2.0", "network.loss"),
         ("[network]\nbandwidth = \"0B\"", "network.bandwidth"),
         ("[faults]\nrandom = { earthquakes = 1 }", "earthquakes"),

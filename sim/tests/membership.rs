@@ -70,7 +70,7 @@ fn network(seed: u64, faults: &[(u64, Addr, Fault)]) -> Heard {
     );
     let scenario = Scenario::from_toml(&text, "test").expect("a scenario");
     let machine = Hardware::named("zero").expect("a machine");
-    let mut network = Network::new(&scenario, &[machine; 2], true);
+    let mut network = Network::new(&scenario, &[machine; 2], &[], true);
     let (mut queue, mut heard): (_, Heard) = (Queue::default(), Vec::new());
     // In the place of each fault an event with its number, for there are no others of that kind.
     for (number, (ms, ..)) in (0..).zip(faults) {

@@ -26,6 +26,8 @@ const UNLIMITED: u64 = u64::MAX;
 pub struct Flows {
     /// Bytes a second that each worker sends, and receives, at most; 0: without limit.
     workers: Vec<u64>,
+    /// The same of each pool.
+    pools: Vec<u64>,
     /// The same of all other nodes.
     others: u64,
     flows: Vec<Flow>,
@@ -54,10 +56,10 @@ enum End {
 }
 
 impl Flows {
-    /// None yet, between workers of these bandwidths and other nodes. A bandwidth of 0 is without limit.
+    /// None yet, between workers and pools of these bandwidths and other nodes. A bandwidth of 0 is without limit.
     #[must_use]
-    pub const fn new(workers: Vec<u64>, others: u64) -> Self {
-        Self { workers, others, flows: Vec::new(), as_of: Time::ZERO, generation: 0, scheduled: None }
+    pub const fn new(workers: Vec<u64>, pools: Vec<u64>, others: u64) -> Self {
+        Self { workers, pools, others, flows: Vec::new(), as_of: Time::ZERO, generation: 0, scheduled: None }
     }
 
     /// Whether there are any.
@@ -118,6 +120,7 @@ impl Flows {
     fn bandwidth(&self, node: Addr) -> u64 {
         match node {
             Addr::Worker(n) => self.workers.get(n as usize).copied().unwrap_or(self.others),
+            Addr::Pool(n) => self.pools.get(n as usize).copied().unwrap_or(self.others),
             Addr::Gateway | Addr::Controller => self.others,
         }
     }
@@ -201,7 +204,7 @@ mod tests {
 
     /// Which transfer ends when, of those that begin at these times: from, to, bytes.
     fn ends(bandwidth: u64, flows: &[(u64, Addr, Addr, u64)]) -> Vec<(u32, u64)> {
-        ends_of(Flows::new(Vec::new(), bandwidth), flows)
+        ends_of(Flows::new(Vec::new(), Vec::new(), bandwidth), flows)
     }
 
     fn ends_of(mut all: Flows, flows: &[(u64, Addr, Addr, u64)]) -> Vec<(u32, u64)> {
@@ -258,7 +261,7 @@ mod tests {
 
     #[test]
     fn the_slower_end_of_two_machines_counts() {
-        let flows = |workers: &[u64]| Flows::new(workers.to_vec(), 0);
+        let flows = |workers: &[u64]| Flows::new(workers.to_vec(), Vec::new(), 0);
         assert_eq!(ends_of(flows(&[100, 50]), &[(0, A, B, 100)]), [(0, 2 * S)]);
         assert_eq!(ends_of(flows(&[50, 100]), &[(0, A, B, 100)]), [(0, 2 * S)]);
         assert_eq!(ends_of(flows(&[100, 0]), &[(0, A, B, 100)]), [(0, S)], "the other end has no limit");

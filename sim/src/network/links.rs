@@ -15,6 +15,7 @@ use crate::event::Event;
 #[derive(Debug)]
 pub struct Links {
     workers: u32,
+    pools: u32,
     /// Those to which something has happened; all others are up, and both ends know it.
     pairs: BTreeMap<(Addr, Addr), Pair>,
     nodes: BTreeMap<Addr, Node>,
@@ -85,15 +86,17 @@ impl Pair {
 }
 
 impl Links {
-    /// Of a gateway, a controller and so many workers; all are up.
+    /// Of a gateway, a controller and so many workers and pools; all are up.
     #[must_use]
-    pub const fn new(workers: u32) -> Self {
-        Self { workers, pairs: BTreeMap::new(), nodes: BTreeMap::new() }
+    pub const fn new(workers: u32, pools: u32) -> Self {
+        Self { workers, pools, pairs: BTreeMap::new(), nodes: BTreeMap::new() }
     }
 
     /// All nodes.
     pub fn nodes(&self) -> impl Iterator<Item = Addr> + use<> {
-        [Addr::Gateway, Addr::Controller].into_iter().chain((0..self.workers).map(Addr::Worker))
+        let workers = (0..self.workers).map(Addr::Worker);
+        let pools = (0..self.pools).map(Addr::Pool);
+        [Addr::Gateway, Addr::Controller].into_iter().chain(workers).chain(pools)
     }
 
     /// All nodes but one.

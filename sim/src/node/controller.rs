@@ -69,6 +69,14 @@ impl Controller {
                 self.core.kv_snapshot(&worker, seq, 0, 1, &pages);
             }
             ControllerMsg::Draining(worker) => self.core.worker_draining(&worker),
+            ControllerMsg::PoolJoined(info) => self.core.pool_joined(*info),
+            ControllerMsg::PoolLeft(pool) => self.core.pool_left(&pool),
+            ControllerMsg::PoolEvents(pool, seq, events) => {
+                self.core.pool_events(&pool, seq, &events);
+            }
+            ControllerMsg::PoolSnapshot(pool, seq, pages) => {
+                self.core.pool_snapshot(&pool, seq, 0, 1, &pages);
+            }
             ControllerMsg::GatewayLeft(life) => self.core.gateway_left(now, life, &mut fx),
         }
         self.finish(now, fx, out)

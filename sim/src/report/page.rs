@@ -6,7 +6,7 @@ use toml::{Table, Value};
 
 use self::axis::{Axis, Unit};
 use self::chart::{COLOURS, Chart, Mark};
-use super::table::{figures, ratio};
+use super::table::{figures, have_pools, ratio};
 use crate::{Report, Scenario, SimError};
 
 mod axis;
@@ -67,6 +67,7 @@ pub fn html(arms: &[Shown<'_>]) -> Result<String, SimError> {
     plots::load(arms, &mut out)?;
     workers(arms, &mut out);
     handoffs(arms, &mut out);
+    pools(arms, &mut out);
     stages(arms, &mut out);
     refusals(arms, &mut out);
     scenarios(arms, &mut out)?;
@@ -93,7 +94,8 @@ fn summary(arms: &[Shown<'_>], out: &mut String) {
         out.push_str("<p>Ratios are to the first arm.</p>\n");
     }
     head(&["", ""], arms, 2, out);
-    let columns: Vec<_> = arms.iter().map(|arm| figures(arm.report)).collect();
+    let pools = have_pools(arms.iter().map(|arm| arm.report));
+    let columns: Vec<_> = arms.iter().map(|arm| figures(arm.report, pools)).collect();
     let rows = columns.first().map_or(0, Vec::len);
     for row in 0..rows {
         let first = &columns[0][row];
@@ -201,6 +203,50 @@ fn handoffs(arms: &[Shown<'_>], out: &mut String) {
             r.role_changes
         );
     }
+}
+
+fn pools(arms: &[Shown<'_>], out: &mut String) {
+    if !have_pools(arms.iter().map(|arm| arm.report)) {
+        return;
+    }
+    out.push_str("<h2>Pools</h2>\n<div class=\"wide\"><table>\n<tr><th>arm</th>");
+    for name in [
+        "pool",
+        "tokens fetched",
+        "pages found",
+        "given from RAM",
+        "given from disk",
+        "stored",
+        "written",
+        "dropped",
+        "writes that found the disk full",
+        "pauses",
+        "starts",
+    ] {
+        let _ = write!(out, "<th>{name}</th>");
+    }
+    out.push_str("</tr>\n");
+    for (at, arm) in arms.iter().enumerate() {
+        let each = arm.report.pools.iter().flat_map(|pools| &pools.each);
+        for (row, p) in each.take(WORKERS).enumerate() {
+            let class = if row == 0 { " class=\"first\"" } else { "" };
+            let _ = write!(
+                out,
+                "<tr{class}><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td>",
+                swatch(at),
+                escape(arm.name),
+                escape(&p.name),
+                p.fetched_tokens,
+                percent(p.found as f64 / p.looked_up.max(1) as f64),
+            );
+            let counts = [p.given_ram, p.given_disk, p.stored, p.written, p.dropped, p.no_space, p.pauses];
+            for count in counts {
+                let _ = write!(out, "<td>{count}</td>");
+            }
+            let _ = writeln!(out, "<td>{}</td></tr>", p.lives);
+        }
+    }
+    out.push_str("</table></div>\n");
 }
 
 fn stages(arms: &[Shown<'_>], out: &mut String) {

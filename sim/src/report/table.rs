@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::handoff::megabytes;
-use super::{Percentiles, Report};
+use super::{Percentiles, Pools, Report};
 
 /// Workers that a table lists one by one.
 const WORKERS: usize = 16;
@@ -50,6 +50,9 @@ pub(super) fn one(report: &Report) -> String {
     if report.moves.count() > 0 {
         lines.add("moves", &report.moves.text());
     }
+    if let Some(pools) = &report.pools {
+        lines.add("pools", &pools.text());
+    }
     lines.add("", "");
     let row = |columns: [String; 6]| columns.iter().map(|c| format!("{c:>11}")).collect::<String>();
     lines.add("milliseconds", &row(["mean", "p50", "p90", "p95", "p99", "max"].map(str::to_owned)));
@@ -58,6 +61,7 @@ pub(super) fn one(report: &Report) -> String {
     }
     phases(report, &mut lines);
     workers(report, &mut lines);
+    pools(report, &mut lines);
     stages(report, &mut lines);
     lines.add("", "");
     lines.add("seed", &report.seed.to_string());
@@ -122,6 +126,24 @@ fn workers(report: &Report, lines: &mut Lines) {
     }
 }
 
+fn pools(report: &Report, lines: &mut Lines) {
+    let Some(pools) = &report.pools else { return };
+    lines.add("", "");
+    let row = |columns: [String; 7]| columns.iter().map(|c| format!("{c:>11}")).collect::<String>();
+    let names = ["fetched", "found", "from RAM", "from disk", "stored", "written", "pauses"];
+    lines.add("pool", &row(names.map(str::to_owned)));
+    for p in pools.each.iter().take(WORKERS) {
+        let found = format!("{:.1} %", 100.0 * p.found as f64 / p.looked_up.max(1) as f64);
+        let [fetched, ram, disk, stored, written, pauses] =
+            [p.fetched_tokens, p.given_ram, p.given_disk, p.stored, p.written, p.pauses]
+                .map(|n| n.to_string());
+        lines.add(&p.name, &row([fetched, found, ram, disk, stored, written, pauses]));
+    }
+    if let Some(more) = pools.each.len().checked_sub(WORKERS).filter(|more| *more > 0) {
+        lines.add(&format!("and {more} more"), "");
+    }
+}
+
 fn stages(report: &Report, lines: &mut Lines) {
     if report.stages.is_empty() {
         return;
@@ -162,8 +184,9 @@ pub(crate) struct Figure {
     pub(crate) form: Form,
 }
 
-/// The figures by which runs are compared. All runs have the same ones in the same order, but for goodput.
-pub(crate) fn figures(report: &Report) -> Vec<Figure> {
+/// The figures by which runs are compared. All runs have the same ones in the same order, but for goodput; those of pools
+/// only where any of the runs has pools.
+pub(crate) fn figures(report: &Report, pools: bool) -> Vec<Figure> {
     let mut all = Vec::new();
     let mut add = |group, name, value, form| all.push(Figure { group, name, value, form });
     add("requests", "arrived", report.requests as f64, Form::Count);
@@ -216,7 +239,20 @@ pub(crate) fn figures(report: &Report) -> Vec<Figure> {
     add("workers busy", "mean", mean, Form::Percent);
     add("", "most", busy.iter().copied().fold(0.0, f64::max), Form::Percent);
     add("KV use", "peak", report.workers.iter().map(|w| w.peak_kv).fold(0.0, f64::max), Form::Percent);
+    if pools {
+        let none = Pools::default();
+        let p = report.pools.as_ref().unwrap_or(&none);
+        add("pools", "tokens fetched", p.fetched_tokens as f64, Form::Count);
+        add("", "pages stored", p.stored as f64, Form::Count);
+        add("", "pages written", p.written as f64, Form::Count);
+        add("", "writing paused", p.pauses as f64, Form::Count);
+    }
     all
+}
+
+/// Whether any of the runs has pools.
+pub(crate) fn have_pools<'a>(mut reports: impl Iterator<Item = &'a Report>) -> bool {
+    reports.any(|report| report.pools.is_some())
 }
 
 impl Report {
@@ -237,7 +273,8 @@ pub(crate) fn ratio(value: f64, first: f64) -> Option<f64> {
 
 /// Runs side by side: a column each, and beside all but the first the ratio to it.
 pub(crate) fn several(arms: &[(&str, &Report)]) -> String {
-    let columns: Vec<Vec<Figure>> = arms.iter().map(|(_, report)| figures(report)).collect();
+    let pools = have_pools(arms.iter().map(|(_, report)| *report));
+    let columns: Vec<Vec<Figure>> = arms.iter().map(|(_, report)| figures(report, pools)).collect();
     let Some((first, others)) = columns.split_first() else { return String::new() };
     let wide = |name: &str| name.chars().count().max(12) + 2;
     let mut lines = Lines::default();
@@ -267,8 +304,9 @@ pub(crate) fn several(arms: &[(&str, &Report)]) -> String {
 /// The same arms with several seeds: of each figure the mean, and from where to where it goes.
 pub(crate) fn seeds(arms: &[(&str, Vec<Report>)]) -> String {
     let mut lines = Lines::default();
+    let pools = have_pools(arms.iter().flat_map(|(_, reports)| reports));
     for (name, reports) in arms {
-        let all: Vec<Vec<Figure>> = reports.iter().map(figures).collect();
+        let all: Vec<Vec<Figure>> = reports.iter().map(|report| figures(report, pools)).collect();
         let Some(first) = all.first() else { continue };
         lines.add(name, &format!("{:12}{:>14}{:>14}{:>14}", "", "mean", "least", "most"));
         for (row, figure) in first.iter().enumerate() {

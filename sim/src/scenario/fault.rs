@@ -7,11 +7,11 @@ use config::Dur;
 use policies::rng::{self, Rng};
 use serde::{Deserialize, Serialize};
 
-use super::{invalid, within};
+use super::{PoolClass, invalid, within};
 use crate::SimError;
 use crate::network::Addr;
 
-/// Stands for "no worker is named".
+/// Stands for "no worker, or pool, is named".
 const NOBODY: u32 = u32::MAX;
 
 /// Stream of the random numbers that faults are drawn from.
@@ -25,11 +25,15 @@ pub struct Fault {
     pub at: Dur,
     /// To which worker, from 0.
     pub worker: u32,
+    /// Or to which pool, from 0.
+    #[serde(skip_serializing_if = "is_nobody")]
+    pub pool: u32,
     /// What; a crash where this is left out.
     pub kind: FaultKind,
     /// After how long it is over (a node that crashed starts again); never where this is left out.
     pub back_after: Option<Dur>,
-    /// To which nodes: `controller`, `gateway`, `w0`, `w1`, …; only `worker` where this is left out.
+    /// To which nodes: `controller`, `gateway`, `w0`, `w1`, …, `p0`, `p1`, … (pools); only `worker` or `pool`
+    /// where this is left out.
     pub nodes: Vec<NodeName>,
     /// How many times slower, for `slow-node` and `slow-link`; at least 1.
     pub factor: f64,
@@ -56,12 +60,12 @@ pub enum FaultKind {
     /// The links between the nodes named and all others break now, lose what was under way, and are made again after
     /// [`super::Network::relink`].
     Reset,
-    /// Steps of the workers named take `factor` times as long.
+    /// Steps of the workers named, and reads and writes of the pools' disks, take `factor` times as long.
     SlowNode,
     /// Messages from and to the nodes named take `factor` times as long and `added` more; bulk transfers have
     /// 1 / `factor` of the bandwidth.
     SlowLink,
-    /// The disk of a pool is full. Refused: no pool serves requests yet.
+    /// The disks of the pools named are full: every write fails, when it has taken its time. Reads go on.
     PoolDiskFull,
     /// The workers named take nothing new, do what they have, and leave; `back-after` counts from then.
     Drain,
@@ -98,6 +102,9 @@ pub struct RandomFaults {
     pub slow_links: u32,
     /// Workers that are drained and start again.
     pub drains: u32,
+    /// Disks of pools that are full.
+    #[serde(skip_serializing_if = "is_none")]
+    pub full_disks: u32,
     /// The controller and the gateway crash and freeze too, not only workers. They can be cut off in any case.
     pub all_roles: bool,
     /// They begin within this time of the start, each moment as likely.
@@ -111,6 +118,7 @@ impl Default for Fault {
         Self {
             at: Dur::default(),
             worker: NOBODY,
+            pool: NOBODY,
             kind: FaultKind::Crash,
             back_after: None,
             nodes: Vec::new(),
@@ -130,6 +138,7 @@ impl Default for RandomFaults {
             slow_nodes: 0,
             slow_links: 0,
             drains: 0,
+            full_disks: 0,
             all_roles: false,
             within: Dur::from_secs(10),
             lasting: Dur::from_secs(1),
@@ -142,6 +151,7 @@ impl Fault {
     #[must_use]
     pub fn targets(&self) -> Vec<Addr> {
         match self.nodes.is_empty() {
+            true if self.worker == NOBODY => vec![Addr::Pool(self.pool)],
             true => vec![Addr::Worker(self.worker)],
             false => self.nodes.iter().map(|name| name.0).collect(),
         }
@@ -153,38 +163,64 @@ impl Fault {
         (self.factor * 1000.0).round() as u64
     }
 
-    pub(super) fn validate(&self, workers: u32) -> Result<(), SimError> {
+    pub(super) fn validate(&self, workers: u32, pools: &[PoolClass]) -> Result<(), SimError> {
         let last = u64::from(workers) - 1;
-        if self.kind == FaultKind::PoolDiskFull {
-            let reason = "no pool serves requests yet, so its disk cannot be full; use another kind";
-            return Err(invalid("fault.kind", &"pool-disk-full", reason.into()));
-        }
-        if self.nodes.is_empty() && self.worker == NOBODY {
+        let disks: Vec<bool> =
+            pools.iter().flat_map(|class| (0..class.count).map(|_| class.disk.is_some())).collect();
+        if self.nodes.is_empty() && self.worker == NOBODY && self.pool == NOBODY {
             let reason = format!("say who it happens to: worker = 0 to {last}, or nodes = [\"controller\"]");
             return Err(invalid("fault.worker", &"missing", reason));
         }
-        if self.nodes.is_empty() {
-            within("fault.worker", self.worker.into(), 0, last)?;
+        if self.nodes.is_empty() && self.worker != NOBODY && self.pool != NOBODY {
+            let reason = format!("there is fault.worker = {} too; use nodes for both", self.worker);
+            return Err(invalid("fault.pool", &self.pool, reason));
         }
-        for name in &self.nodes {
-            let worker = match name.0 {
-                Addr::Worker(worker) => worker,
-                Addr::Controller | Addr::Gateway => 0,
-            };
-            within("fault.nodes", worker.into(), 0, last)?;
-            let alarm = matches!(self.kind, FaultKind::FalseAlarm | FaultKind::SlowNode | FaultKind::Drain);
-            if alarm && !matches!(name.0, Addr::Worker(_)) {
-                return Err(invalid(
-                    "fault.nodes",
-                    name,
-                    "only workers are slow, drained or falsely given up".into(),
-                ));
+        let key = match (self.nodes.is_empty(), self.worker) {
+            (false, _) => "fault.nodes",
+            (true, NOBODY) => "fault.pool",
+            (true, _) => "fault.worker",
+        };
+        for node in self.targets() {
+            match node {
+                Addr::Worker(worker) => within(key, worker.into(), 0, last)?,
+                Addr::Pool(pool) if disks.is_empty() => {
+                    return Err(invalid(key, &pool, "there is no pool; add one, [[pool]]".into()));
+                }
+                Addr::Pool(pool) => within(key, pool.into(), 0, disks.len() as u64 - 1)?,
+                Addr::Controller | Addr::Gateway => {}
             }
+            self.validate_target(key, node, &disks)?;
+        }
+        if self.kind == FaultKind::PoolDiskFull && self.back_after.is_none() {
+            let reason =
+                "a full disk is tried again for ever, so that the run would not end; say how long it lasts";
+            return Err(invalid("fault.back-after", &"missing", reason.into()));
         }
         if !(1.0..=1000.0).contains(&self.factor) {
             return Err(invalid("fault.factor", &self.factor, "use 1 to 1000".into()));
         }
         Ok(())
+    }
+
+    fn validate_target(&self, key: &'static str, node: Addr, disks: &[bool]) -> Result<(), SimError> {
+        let (worker, pool) = (matches!(node, Addr::Worker(_)), matches!(node, Addr::Pool(_)));
+        let name = NodeName(node);
+        match self.kind {
+            FaultKind::FalseAlarm | FaultKind::Drain if !worker => {
+                Err(invalid(key, &name, "only workers are drained or falsely given up".into()))
+            }
+            FaultKind::SlowNode if !worker && !pool => {
+                Err(invalid(key, &name, "only workers and disks of pools are slow".into()))
+            }
+            FaultKind::PoolDiskFull => match node {
+                Addr::Pool(pool) if disks.get(pool as usize) == Some(&true) => Ok(()),
+                Addr::Pool(_) => Err(invalid(key, &name, "it has no disk; set pool.disk".into())),
+                _ => {
+                    Err(invalid(key, &name, "only pools have a disk that can be full; use p0, p1, …".into()))
+                }
+            },
+            _ => Ok(()),
+        }
     }
 }
 
@@ -193,12 +229,12 @@ impl RandomFaults {
     #[must_use]
     pub const fn are_any(&self) -> bool {
         let slow = self.slow_nodes | self.slow_links;
-        self.crashes | self.freezes | self.partitions | self.resets | self.drains | slow > 0
+        self.crashes | self.freezes | self.partitions | self.resets | self.drains | self.full_disks | slow > 0
     }
 
-    /// The faults of this seed.
+    /// The faults of this seed. Those of pools come to nothing where there are none.
     #[must_use]
-    pub fn draw(&self, seed: u64, workers: u32) -> Vec<Fault> {
+    pub fn draw(&self, seed: u64, workers: u32, pools: u32) -> Vec<Fault> {
         let counts = [
             (FaultKind::Crash, self.crashes),
             (FaultKind::Freeze, self.freezes),
@@ -207,27 +243,34 @@ impl RandomFaults {
             (FaultKind::SlowNode, self.slow_nodes),
             (FaultKind::SlowLink, self.slow_links),
             (FaultKind::Drain, self.drains),
+            (FaultKind::PoolDiskFull, if pools == 0 { 0 } else { self.full_disks }),
         ];
         let mut faults = Vec::new();
         for (kind, count) in counts {
             // A stream each, so that another number of one kind does not move the others.
             let mut rng = Rng::new(rng::bits(seed, FAULTS, kind as u64));
-            faults.extend((0..count).map(|_| self.one(kind, workers, &mut rng)));
+            faults.extend((0..count).map(|_| self.one(kind, (workers, pools), &mut rng)));
         }
         faults
     }
 
-    fn one(&self, kind: FaultKind, workers: u32, rng: &mut Rng) -> Fault {
+    fn one(&self, kind: FaultKind, (workers, pools): (u32, u32), rng: &mut Rng) -> Fault {
         let at = Dur::from_nanos(rng.below(self.within.as_nanos().saturating_add(1)));
         let lasting = rng.below(self.lasting.as_nanos().saturating_mul(2).saturating_add(1));
         let factor = 1.0 + rng.below(9) as f64;
         let half = rng.below(2) == 0;
-        let any = |rng: &mut Rng| match rng.below(u64::from(workers) + 2) {
+        let any = |rng: &mut Rng| match rng.below(u64::from(workers) + u64::from(pools) + 2) {
             0 => Addr::Controller,
             1 => Addr::Gateway,
-            n => Addr::Worker(n as u32 - 2),
+            n if n - 2 < workers.into() => Addr::Worker(n as u32 - 2),
+            n => Addr::Pool(n as u32 - 2 - workers),
         };
         let worker = |rng: &mut Rng| Addr::Worker(rng.below(workers.into()) as u32);
+        // What stores pages dies and is slow as what computes them.
+        let busy = |rng: &mut Rng| match rng.below(u64::from(workers) + u64::from(pools)) {
+            n if n < workers.into() => Addr::Worker(n as u32),
+            n => Addr::Pool(n as u32 - workers),
+        };
         let targets = match kind {
             FaultKind::Partition if half => {
                 let mut side: Vec<Addr> = (0..=u64::from(workers) / 2).map(|_| any(rng)).collect();
@@ -237,6 +280,8 @@ impl RandomFaults {
             }
             FaultKind::Partition | FaultKind::Reset | FaultKind::SlowLink => vec![any(rng)],
             FaultKind::Crash | FaultKind::Freeze if self.all_roles => vec![any(rng)],
+            FaultKind::Crash | FaultKind::Freeze | FaultKind::SlowNode => vec![busy(rng)],
+            FaultKind::PoolDiskFull => vec![Addr::Pool(rng.below(pools.into()) as u32)],
             _ => vec![worker(rng)],
         };
         let nodes = targets.into_iter().map(NodeName).collect();
@@ -245,12 +290,20 @@ impl RandomFaults {
 
     pub(super) fn validate(&self) -> Result<(), SimError> {
         let slow = [self.slow_nodes, self.slow_links];
-        let counts = [self.crashes, self.freezes, self.partitions, self.resets, self.drains];
+        let counts = [self.crashes, self.freezes, self.partitions, self.resets, self.drains, self.full_disks];
         for count in counts.into_iter().chain(slow) {
             within("faults.random", count.into(), 0, 10_000)?;
         }
         Ok(())
     }
+}
+
+const fn is_nobody(number: &u32) -> bool {
+    *number == NOBODY
+}
+
+const fn is_none(count: &u32) -> bool {
+    *count == 0
 }
 
 impl fmt::Display for NodeName {
@@ -259,6 +312,7 @@ impl fmt::Display for NodeName {
             Addr::Gateway => f.write_str("gateway"),
             Addr::Controller => f.write_str("controller"),
             Addr::Worker(n) => write!(f, "w{n}"),
+            Addr::Pool(n) => write!(f, "p{n}"),
         }
     }
 }
@@ -270,9 +324,13 @@ impl FromStr for NodeName {
         let addr = match text {
             "gateway" => Some(Addr::Gateway),
             "controller" => Some(Addr::Controller),
-            _ => text.strip_prefix('w').and_then(|n| n.parse().ok()).map(Addr::Worker),
+            _ => {
+                let worker = text.strip_prefix('w').and_then(|n| n.parse().ok()).map(Addr::Worker);
+                worker.or_else(|| text.strip_prefix('p').and_then(|n| n.parse().ok()).map(Addr::Pool))
+            }
         };
-        addr.map(Self).ok_or_else(|| format!("`{text}` is no node: use controller, gateway, or w0, w1, …"))
+        addr.map(Self)
+            .ok_or_else(|| format!("`{text}` is no node: use controller, gateway, w0, w1, …, or p0, p1, …"))
     }
 }
 

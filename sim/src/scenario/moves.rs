@@ -65,6 +65,6 @@ impl Move {
 const fn number(name: NodeName) -> Option<u32> {
     match name.0 {
         Addr::Worker(number) => Some(number),
-        Addr::Gateway | Addr::Controller => None,
+        Addr::Gateway | Addr::Controller | Addr::Pool(_) => None,
     }
 }

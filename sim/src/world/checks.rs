@@ -79,6 +79,6 @@ impl World {
                 worker.offloads_left()
             );
         }
-        Ok(())
+        self.nothing_left_at_pools()
     }
 }

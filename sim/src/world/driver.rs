@@ -53,7 +53,17 @@ impl World {
             Event::StepDone(id, outcome) => self.step_done(now, &id, outcome),
             Event::KvTimer(id, request, attempt) => self.kv_timer(now, &id, (request, attempt)),
             Event::Move(index) => self.move_some(now, index),
+            Event::Pool(id, message) => self.pool(now, id, message),
+            Event::PoolTimer(id) => match self.pools.process(&id) {
+                Some(pool) => pool.tick(now, out),
+                None => Ok(()),
+            },
+            Event::DiskDone(id) => match self.pools.process(&id) {
+                Some(pool) => pool.disk_done(now, out),
+                None => Ok(()),
+            },
             Event::Start(_)
+            | Event::StartPool(_)
             | Event::Rejoin(_)
             | Event::Crash(_)
             | Event::FalseAlarm(_)

@@ -12,7 +12,7 @@ use crate::SimError;
 use crate::network::Addr;
 use crate::node::worker::Handoffs;
 use crate::node::{History, Placed, Worker};
-use crate::report::{Left, Report};
+use crate::report::{Left, Pools, Report};
 
 /// A run that has ended.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl World {
             self.workers.iter().map(|(id, w)| (id.clone(), w.core().load().prefilled_tokens)).collect();
         let mut handoffs = self.handoffs;
         self.workers.iter().for_each(|(_, worker)| handoffs.merge(&worker.handoffs()));
-        let report = Report::new(&Left {
+        let report = Report::new(Left {
             seed: self.scenario.seed,
             tally: &tally,
             drawn_tokens: self.drawn,
@@ -58,6 +58,7 @@ impl World {
             handoffs: &handoffs,
             checks: self.scenario.how_checked(),
             workers: &self.workers,
+            pools: Pools::of(&self.pools, self.scenario.cluster.page_tokens),
         });
         let roles = self.workers.iter().map(|(id, worker)| (id.clone(), worker.info().role)).collect();
         let History { answers, placements } = history.unwrap_or_default();

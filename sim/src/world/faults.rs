@@ -26,6 +26,7 @@ impl World {
     pub(super) fn fault(&mut self, now: Time, event: &Event) {
         match *event {
             Event::Start(worker) => self.start(worker),
+            Event::StartPool(pool) => self.start_pool(now, pool),
             Event::Rejoin(worker) => self.rejoin(worker),
             Event::Crash(worker) => self.crash(now, Addr::Worker(worker)),
             Event::FalseAlarm(worker) => self.false_alarm(worker),
@@ -60,8 +61,7 @@ impl World {
             FaultKind::Drain => workers(&targets).for_each(|worker| self.drain(worker)),
             FaultKind::Reset => self.network.reset(now, &targets, &mut self.queue),
             FaultKind::SlowNode | FaultKind::SlowLink => self.slow(now, index, true),
-            // Refused when the scenario was looked at.
-            FaultKind::PoolDiskFull => {}
+            FaultKind::PoolDiskFull => self.fill_disks(&targets, true),
         }
     }
 
@@ -73,6 +73,7 @@ impl World {
                 for node in targets {
                     match node {
                         Addr::Worker(worker) => self.start(worker),
+                        Addr::Pool(pool) => self.start_pool(now, pool),
                         Addr::Gateway | Addr::Controller if self.network.is_dead(node) => self.started(node),
                         Addr::Gateway | Addr::Controller => {}
                     }
@@ -84,7 +85,8 @@ impl World {
             }
             FaultKind::Partition => self.network.heal(now, &targets, &mut self.queue),
             FaultKind::SlowNode | FaultKind::SlowLink => self.slow(now, index, false),
-            FaultKind::Reset | FaultKind::Drain | FaultKind::PoolDiskFull => {}
+            FaultKind::PoolDiskFull => self.fill_disks(&targets, false),
+            FaultKind::Reset | FaultKind::Drain => {}
         }
     }
 
@@ -104,6 +106,6 @@ impl World {
 fn workers(targets: &[Addr]) -> impl Iterator<Item = u32> {
     targets.iter().filter_map(|node| match node {
         Addr::Worker(index) => Some(*index),
-        Addr::Gateway | Addr::Controller => None,
+        Addr::Gateway | Addr::Controller | Addr::Pool(_) => None,
     })
 }

@@ -24,6 +24,8 @@ impl World {
             Event::ControllerTick => self.controller.core().next_deadline().is_none(),
             Event::StandInTick => self.stand_in.core().next_deadline().is_none(),
             Event::Worker(_, message) => message.is_routine(),
+            // What somebody waits for comes in a message.
+            Event::PoolTimer(_) | Event::DiskDone(_) => true,
             Event::Move(_) => self.gateway.live() == 0,
             _ => false,
         }

@@ -45,10 +45,13 @@ impl World {
 
     /// A message has come from a worker that introduces itself, or not.
     pub(super) fn meet(&mut self, by: Addr, message: &ControllerMsg) {
-        if let ControllerMsg::Joined(info) = message
-            && self.network.links().is_some()
-        {
-            self.met.insert((by, network::index_of(&info.id)), info.id.clone());
+        let id = match message {
+            ControllerMsg::Joined(info) => &info.id,
+            ControllerMsg::PoolJoined(info) => &info.id,
+            _ => return,
+        };
+        if self.network.links().is_some() {
+            self.met.insert((by, network::addr_of(id)), id.clone());
         }
     }
 

@@ -27,6 +27,7 @@ impl World {
             [Addr::Gateway, Addr::Controller] => {
                 self.tell(Addr::Gateway, Event::Gateway(GatewayMsg::ControllerFound));
             }
+            [Addr::Controller, Addr::Pool(index)] => self.pool_found(index),
             [a @ Addr::Worker(_), b @ Addr::Worker(_)] => {
                 self.beats(a);
                 self.beats(b);
@@ -38,16 +39,17 @@ impl World {
     /// What a node does that has no link to another one any more.
     pub(super) fn link_lost(&mut self, who: Addr, whom: Addr) {
         match (who, whom) {
-            (Addr::Controller, Addr::Worker(index)) => {
-                if let Some(id) = self.met.remove(&(who, index)) {
+            (Addr::Controller, Addr::Worker(_)) => {
+                if let Some(id) = self.met.remove(&(who, whom)) {
                     self.tell(who, Event::Controller(ControllerMsg::Left(id)));
                 }
             }
+            (Addr::Pool(_), _) | (_, Addr::Pool(_)) => self.pool_link_lost(who, whom),
             (Addr::Controller, _) => {
                 self.tell(who, Event::Controller(ControllerMsg::GatewayLeft(GATEWAY)));
             }
             (Addr::Gateway, Addr::Worker(index)) => {
-                let known = self.met.remove(&(who, index));
+                let known = self.met.remove(&(who, whom));
                 if let Some(id) = known.clone() {
                     self.tell(who, Event::StandIn(ControllerMsg::Left(id)));
                 }
@@ -64,10 +66,12 @@ impl World {
             }
             (Addr::Worker(_), Addr::Controller) => {}
         }
-        if let Addr::Worker(index) = who
-            && self.network.links().is_some_and(|links| links.is_alone(who))
-        {
-            self.renew(index);
+        if self.network.links().is_some_and(|links| links.is_alone(who)) {
+            match who {
+                Addr::Worker(index) => self.renew(index),
+                Addr::Pool(index) => self.pools.renew(index),
+                Addr::Gateway | Addr::Controller => {}
+            }
         }
     }
 

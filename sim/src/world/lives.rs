@@ -42,7 +42,7 @@ impl World {
         self.gone(node);
         self.network.crash(now, node, &mut self.queue);
         match node {
-            Addr::Worker(_) => {}
+            Addr::Worker(_) | Addr::Pool(_) => {}
             Addr::Controller => self.controller = controller(&self.scenario),
             Addr::Gateway => {
                 self.gateway.crash(now);
@@ -57,6 +57,9 @@ impl World {
             && let Some(worker) = self.workers.remove(&life(&self.lives, index))
         {
             self.handoffs.merge(&worker.handoffs());
+        }
+        if let Addr::Pool(index) = node {
+            self.pools.stop(index);
         }
         self.met.retain(|(by, _), _| *by != node);
     }

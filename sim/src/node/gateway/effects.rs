@@ -7,7 +7,7 @@ use policies::time::Time;
 
 use super::clients::deliver;
 use super::{Gateway, Live};
-use crate::event::{ControllerMsg, Event, Outbox, WorkerMsg};
+use crate::event::{ControllerMsg, Event, Outbox, PoolMsg, WorkerMsg};
 use crate::report::tally::Outcome;
 
 impl Gateway {
@@ -45,6 +45,9 @@ impl Gateway {
             SessionEffect::Submit { worker, prefill, fetch, spec } => {
                 tell(worker, WorkerMsg::Submit(spec, prefill, fetch), out);
             }
+            SessionEffect::Store { pool, from, spec } => {
+                out.send(Event::Pool(pool, PoolMsg::Store(from, spec)));
+            }
             SessionEffect::CancelAt { worker, request, attempt } => {
                 tell(worker, WorkerMsg::Cancel(request, attempt), out);
             }
@@ -71,7 +74,6 @@ impl Gateway {
                 self.tally.moved(&end);
             }
             // The end comes when all else is done; and nobody looks at log-probabilities of prompts.
-            SessionEffect::Store { .. } => {}
             SessionEffect::Finished | SessionEffect::Failed(_) | SessionEffect::DeliverPrompt { .. } => {}
         }
         Ok(())

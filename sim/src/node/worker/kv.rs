@@ -6,7 +6,7 @@ use policies::time::{Span, Time};
 
 use super::Worker;
 use super::transfers::{Id, Side, Transfers};
-use crate::event::{Event, KvMail, KvMessage, Outbox, WorkerMsg};
+use crate::event::{Event, KvMail, KvMessage, Outbox};
 
 impl Worker {
     /// A transfer asked to be called.
@@ -25,7 +25,7 @@ impl Worker {
             let message =
                 KvMessage::Sent { first: block.first, count: block.count, took: now.since(mail.at) };
             let sent = KvMail { id: mail.id, key: mail.key, from: self.info.id.clone(), at: now, message };
-            out.after(Span::ZERO, Event::Worker(mail.from.clone(), WorkerMsg::Kv(Box::new(sent))));
+            out.after(Span::ZERO, Event::mail(mail.from.clone(), sent));
         }
         let (transfers, mut side) = self.transfers(now, out);
         transfers.mail(mail, &mut side)

@@ -7,7 +7,7 @@ use policies::kv::handoff::TransferKey;
 use policies::time::Time;
 
 use super::Id;
-use crate::event::{Event, KvMail, KvMessage, Outbox, WorkerMsg};
+use crate::event::{Event, KvMail, KvMessage, Outbox};
 use crate::node::worker::fetches::Fetches;
 use crate::node::worker::offloads::Offloads;
 
@@ -32,8 +32,8 @@ impl Side<'_> {
         key: TransferKey,
         message: KvMessage,
     ) {
-        let mail = Box::new(KvMail { id, key, from: self.me.clone(), at: self.now, message });
-        self.out.send(Event::Worker(to.clone(), WorkerMsg::Kv(mail)));
+        let mail = KvMail { id, key, from: self.me.clone(), at: self.now, message };
+        self.out.send(Event::mail(to.clone(), mail));
     }
 
     /// Sends one with pages of `bytes` bytes.
@@ -45,8 +45,8 @@ impl Side<'_> {
         bytes: u64,
         message: KvMessage,
     ) {
-        let mail = Box::new(KvMail { id, key, from: self.me.clone(), at: self.now, message });
-        self.out.bulk(to, bytes, Event::Worker(to.clone(), WorkerMsg::Kv(mail)));
+        let mail = KvMail { id, key, from: self.me.clone(), at: self.now, message };
+        self.out.bulk(to, bytes, Event::mail(to.clone(), mail));
     }
 
     /// Has the end be called at `due`, unless it is called earlier anyway.
