@@ -71,10 +71,11 @@ pub fn run(args: &CalibrateArgs, config: &Config) -> Result<String> {
     let without = "cannot measure a node that serves; `--serve 0s` leaves it out";
     let mut node = match args.serve.as_nanos() {
         0 => None,
-        _ => Some(Node::start(config, rig.window()).context(without)?),
+        _ => Some(Node::start(config, rig.limits()).context(without)?),
     };
-    // The first steps touch memory for the first time.
+    // The first steps touch memory for the first time, and no load below has more of it.
     rig.run(1, 64, 1)?;
+    rig.run(8, 200, GENERATED)?;
     rig.take();
     let mut rounds = Vec::new();
     for number in 0..args.rounds {

@@ -34,9 +34,9 @@ impl Rig {
         Self { engine, limits, steps: Vec::new(), requests: 0 }
     }
 
-    /// The longest sequence that there may be.
-    pub(super) fn window(&self) -> u32 {
-        self.limits.window()
+    /// Limits of its scheduler.
+    pub(super) const fn limits(&self) -> &BatchConfig {
+        &self.limits
     }
 
     /// What was measured since it was last taken.

@@ -3,6 +3,9 @@
 //!
 //! HTTP, actors, tokens and the clients themselves share the machine with the engine's threads, as they do where clients
 //! are not elsewhere. Between two turns it is idle: its engine sleeps.
+//!
+//! It has few KV pages, and all of them are used before the first turn: a node that has served for a while waits for no
+//! memory that is touched for the first time, which may take longer than computing what goes there.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use config::Config;
+use policies::batch::BatchConfig;
 use policies::cost::Work;
 use serde_json::{Value, json};
 
@@ -22,6 +26,8 @@ use crate::worker::scheduler::STEPS;
 const CLIENTS: usize = 4;
 /// Tokens of their prompts and of their answers, in turn.
 const ASKED: [(u32, u32); 5] = [(60, 40), (220, 24), (24, 60), (340, 16), (120, 48)];
+/// Its longest sequence; those that are asked for are shorter.
+const WINDOW: u32 = 1024;
 /// Longest wait for a node to be ready, or for an answer.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Lines that wait to be looked at.
@@ -44,15 +50,21 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Starts it and waits until it answers; `window` is the longest sequence.
+    /// Starts it, waits until it answers and has it use all its pages; `limits` are those of the engine alone.
     ///
     /// # Errors
     /// A node that does not start or answer, with what it said.
-    pub(super) fn start(config: &Config, window: u32) -> Result<Self> {
+    pub(super) fn start(config: &Config, limits: &BatchConfig) -> Result<Self> {
+        let window = limits.window().min(WINDOW);
+        // Enough for all clients.
+        let pages = (window * CLIENTS as u32).div_ceil(limits.page_tokens).min(limits.pages);
+        let (mut model, mut engine) = (config.model.clone(), config.engine.clone());
+        model.max_context = Some(window as usize);
+        (engine.kv_pages, engine.kv_memory) = (Some(pages), None);
         // A node alone, as far as what it computes goes: who may ask it and who hears of it is of no interest here.
         let config = Config {
-            model: config.model.clone(),
-            engine: config.engine.clone(),
+            model,
+            engine,
             runtime: config.runtime.clone(),
             worker_policy: config.worker_policy.clone(),
             gateway: config.gateway.clone(),
@@ -98,7 +110,7 @@ impl Node {
             Some(address) => node.address = address.to_owned(),
             None => bail!("a node that was to serve did not start; it said: {}", node.last_words()),
         }
-        let ready = node.until_ready();
+        let ready = node.until_ready().and_then(|()| node.touch(pages * limits.page_tokens));
         ready.with_context(|| node.failed())?;
         Ok(node)
     }
@@ -129,6 +141,16 @@ impl Node {
                 Err(_) => self.listen(Instant::now() + Duration::from_millis(100))?,
             }
         }
+    }
+
+    /// Has it compute so many tokens: pages are used one after the other before one is used again.
+    fn touch(&mut self, tokens: u32) -> Result<()> {
+        let prompt = self.window / 2;
+        for number in 0..tokens.div_ceil(prompt.max(1)) {
+            stream(&self.address, u32::MAX - number, prompt, 1)?;
+            self.listen(Instant::now())?;
+        }
+        Ok(())
     }
 
     /// Clients ask for a while.
