@@ -16,7 +16,7 @@ The run is simulated with either, and what is foretold is the mean of both: the 
 the run itself goes into that.
 
 Before a run the node has used all its KV pages once, as one has that has served for a while. Memory that is touched for the first
-time costs a virtual machine more than what is computed into it, up to 12 ms for 2 MB.
+time has to be found and zeroed while a step waits for it.
 
 More figures are for finding causes and are no predictions, since they know the run. `seconds` is the speed in each second of the
 run: what its steps took, from the node's log, over what the first calibration says of the same steps. `told` is simulated with
