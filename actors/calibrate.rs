@@ -3,7 +3,8 @@
 //!
 //! The steps are those of the scheduler that serves: requests go through it, and what it plans is run and timed. Prompts
 //! of several lengths, several streams at a time after short and long prompts, and prompts that come while streams
-//! generate. Then a node serves for a while, for what serving does to the steps.
+//! generate. In turn with them a node serves for a while, for what serving does to the steps. It is up all the time, so
+//! that the model is in memory twice.
 
 use std::fmt::Write;
 use std::io::Write as _;
@@ -21,13 +22,15 @@ use tracing::info;
 use crate::worker::load::{Executor, load};
 
 use rig::Rig;
-use serving::Serving;
+use serving::Node;
+use turns::{Round, Serving};
 
 mod rig;
 mod serving;
+mod turns;
 
 /// Lengths of prompts that are measured, as far as the model's window goes.
-const PROMPTS: [u32; 9] = [10, 16, 32, 64, 100, 180, 320, 512, 1200];
+const PROMPTS: [u32; 9] = [10, 16, 32, 64, 110, 180, 320, 512, 1200];
 /// Streams at a time, and the tokens before those that they generate. Few of those with many: their prompts have to be
 /// computed first.
 const STREAMS: [(u32, u32); 14] = [
@@ -50,8 +53,8 @@ const STREAMS: [(u32, u32); 14] = [
 const GENERATED: u32 = 8;
 /// Streams that generate while prompts come.
 const BESIDE: [(u32, u32); 4] = [(1, 100), (2, 100), (4, 100), (8, 100)];
-/// Those prompts.
-const COMING: [u32; 5] = [16, 48, 110, 240, 480];
+/// Those prompts: one is as long as the pieces that the CPU takes beside streams.
+const COMING: [u32; 5] = [16, 48, 128, 240, 480];
 
 /// Measures, and gives back the text to print.
 ///
@@ -65,39 +68,57 @@ pub fn run(args: &CalibrateArgs, config: &Config) -> Result<String> {
     // Streams that wait for each other's prompts would not decode together.
     let limits = BatchConfig { max_mixed_tokens: u32::MAX, ..loaded.batch };
     let mut rig = Rig::new(engine, limits);
-    // The first steps touch memory for the first time.
+    let without = "cannot measure a node that serves; `--serve 0s` leaves it out";
+    let mut node = match args.serve.as_nanos() {
+        0 => None,
+        _ => Some(Node::start(config, rig.limits()).context(without)?),
+    };
+    // The first steps touch memory for the first time, and no load below has more of it.
     rig.run(1, 64, 1)?;
-    rig.forget();
-    for round in 0..args.rounds {
-        info!(round, of = args.rounds, "measuring");
-        for prompt in PROMPTS {
-            rig.run(1, prompt, 1)?;
+    rig.run(8, 200, GENERATED)?;
+    rig.take();
+    let mut rounds = Vec::new();
+    for number in 0..args.rounds {
+        info!(round = number, of = args.rounds, "measuring");
+        let mut serve = || match &mut node {
+            Some(node) => node.serve(args.serve.get() / args.rounds).context(without),
+            None => Ok(Vec::new()),
+        };
+        // Each begins with what the one before it ended with.
+        let (alone, served);
+        if number % 2 == 0 {
+            alone = measure(&mut rig)?;
+            served = serve()?;
+        } else {
+            served = serve()?;
+            alone = measure(&mut rig)?;
         }
-        for (streams, context) in STREAMS {
-            rig.run(streams, context, GENERATED)?;
-        }
-        for (streams, context) in BESIDE {
-            rig.mixed(streams, context, &COMING)?;
-        }
+        rounds.push(Round { alone, served });
     }
-    let (steps, window) = rig.into_steps();
+    drop(rig);
+    let steps: Vec<Measured> = rounds.iter().flat_map(|round| round.alone.iter().cloned()).collect();
     if let Some(path) = &args.steps {
         write(path, &steps).with_context(|| format!("cannot write --steps {}", path.display()))?;
     }
     let alike = "the steps that were measured are too much alike";
     let alone = fit::steps(&steps).context(alike)?;
     let coarse = fit::affine(&steps).context(alike)?;
-    let serving = match args.serve.as_nanos() {
-        0 => None,
-        _ => {
-            info!("measuring what serving does to the steps");
-            Some(
-                serving::measure(config, window, args.serve.get(), alone)
-                    .context("cannot measure a node that serves; `--serve 0s` leaves it out")?,
-            )
-        }
-    };
+    let serving = node.map(|_| turns::compare(&rounds, alone).context(without)).transpose()?;
     Ok(report(&loaded.card.name, config, &steps, &Found { alone, coarse, serving })?)
+}
+
+/// All steps of a round, alone.
+fn measure(rig: &mut Rig) -> Result<Vec<Measured>> {
+    for prompt in PROMPTS {
+        rig.run(1, prompt, 1)?;
+    }
+    for (streams, context) in STREAMS {
+        rig.run(streams, context, GENERATED)?;
+    }
+    for (streams, context) in BESIDE {
+        rig.mixed(streams, context, &COMING)?;
+    }
+    Ok(rig.take())
 }
 
 /// What explains the steps.
@@ -161,8 +182,23 @@ fn report(
         writeln!(out, "{name} = \"{}\"", dur(price))?;
     }
     match serving {
-        Some(Serving { factor, between, steps }) => {
-            writeln!(out, "# {steps} steps of a node that served streams, clients on the same machine.")?;
+        Some(Serving { factor, between, steps, rounds, kinds }) => {
+            writeln!(
+                out,
+                "# {steps} steps of a node that served streams, clients on the same machine. What they took of what is"
+            )?;
+            let rounds = rounds.iter().map(|factor| format!("{factor:.3}")).collect();
+            writeln!(
+                out,
+                "# said of them, at the speed of all rounds alone, round by round: {}.",
+                joined(rounds)
+            )?;
+            writeln!(out, "# By kind, without regard to the speed of a round:")?;
+            for (kind, steps, alone, served) in kinds {
+                let alone = alone.map_or_else(|| "none".into(), |level| format!("{level:.3}"));
+                let kind = kind.as_str();
+                writeln!(out, "#   {kind:<7} {steps:>5} steps: {served:.3}; alone: {alone}")?;
+            }
             writeln!(out, "serving = {:.3}", f64::from(*factor) / 1000.0)?;
             writeln!(out, "between = \"{}\"", dur(*between))?;
         }
@@ -207,5 +243,7 @@ mod tests {
         for key in ["\nrows = [1, ", "\ntook = [\"", "\nper-slice = \""] {
             assert!(text.contains(key), "{text}");
         }
+        // No node was asked to serve.
+        assert!(!text.contains("\nserving = ") && text.contains("was not measured"), "{text}");
     }
 }

@@ -34,14 +34,14 @@ impl Rig {
         Self { engine, limits, steps: Vec::new(), requests: 0 }
     }
 
-    /// Forgets what was measured so far.
-    pub(super) fn forget(&mut self) {
-        self.steps.clear();
+    /// Limits of its scheduler.
+    pub(super) const fn limits(&self) -> &BatchConfig {
+        &self.limits
     }
 
-    /// What was measured, and the longest sequence that there may be. The engine is gone then.
-    pub(super) fn into_steps(self) -> (Vec<Measured>, u32) {
-        (self.steps, self.limits.window())
+    /// What was measured since it was last taken.
+    pub(super) fn take(&mut self) -> Vec<Measured> {
+        std::mem::take(&mut self.steps)
     }
 
     /// Runs `streams` new prompts of `prompt` tokens until each has `generated` tokens, and keeps what the steps took.

@@ -1,9 +1,11 @@
-//! What serving does to the engine's steps: a node of its own process with the same configuration answers streams for a
-//! while, and tells of each step what was in it and how long it took.
+//! A node of its own process with the same configuration, which answers streams whenever it is asked to, and tells of each
+//! step what was in it and how long it took.
 //!
 //! HTTP, actors, tokens and the clients themselves share the machine with the engine's threads, as they do where clients
-//! are not elsewhere. What that costs is the time of all steps over what the engine needs for them alone, stalls included,
-//! and the time from a step's end to the begin of the next.
+//! are not elsewhere. Between two turns it is idle: its engine sleeps.
+//!
+//! It has few KV pages, and all of them are used before the first turn: a node that has served for a while waits for no
+//! memory that is touched for the first time, which may take longer than computing what goes there.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -13,82 +15,34 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use config::Config;
-use policies::cost::{CostModel, StepCosts, Work};
-use policies::time::Span;
+use policies::batch::BatchConfig;
+use policies::cost::Work;
 use serde_json::{Value, json};
 
+use super::turns::Served;
 use crate::worker::scheduler::STEPS;
 
 /// Clients at a time, each of which asks again when it has its answer.
 const CLIENTS: usize = 4;
 /// Tokens of their prompts and of their answers, in turn.
 const ASKED: [(u32, u32); 5] = [(60, 40), (220, 24), (24, 60), (340, 16), (120, 48)];
+/// Its longest sequence; those that are asked for are shorter.
+const WINDOW: u32 = 1024;
 /// Longest wait for a node to be ready, or for an answer.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Lines that wait to be looked at.
 const LINES: usize = 4096;
-/// Steps that say something.
-const ENOUGH: usize = 20;
-
-/// What was found.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Serving {
-    /// Time of steps, in thousandths of what they take alone.
-    pub(super) factor: u32,
-    /// From the end of a step to the begin of the next.
-    pub(super) between: Span,
-    /// Steps that were looked at.
-    pub(super) steps: usize,
-}
-
-/// A step of the node: times in nanoseconds since its start.
-#[derive(Debug)]
-struct Step {
-    work: Vec<Work>,
-    began: u64,
-    ended: u64,
-    took: u64,
-}
-
-/// Has a node serve, and holds its steps against what the engine needs alone; `window` is the longest sequence.
-///
-/// # Errors
-/// A node that does not start or serve, with what it said.
-pub(super) fn measure(config: &Config, window: u32, lasting: Duration, alone: StepCosts) -> Result<Serving> {
-    let mut node = Node::start(config)?;
-    let asked = node.until_ready(window).and_then(|()| {
-        // What was needed to become ready says nothing.
-        node.steps.clear();
-        node.serve(window, lasting)
-    });
-    let (steps, said) = node.stop();
-    asked.with_context(|| format!("a node that was to serve did not; it said: {said}"))?;
-    summed(&steps, alone)
-}
-
-fn summed(steps: &[Step], alone: StepCosts) -> Result<Serving> {
-    let cost = CostModel::Steps(alone);
-    let predicted: u64 = steps.iter().map(|step| cost.step(step.work.iter().copied()).0).sum();
-    let took: u64 = steps.iter().map(|step| step.took).sum();
-    // Those that another one follows at once.
-    let gaps: Vec<u64> = steps
-        .windows(2)
-        .filter(|pair| pair[1].began == pair[0].ended)
-        .map(|pair| (pair[1].began - pair[0].began).saturating_sub(pair[0].took))
-        .collect();
-    if steps.len() < ENOUGH || predicted == 0 || gaps.is_empty() {
-        bail!("only {} steps were seen while a node served: too few to tell what that costs", steps.len());
-    }
-    let factor = (took as f64 / predicted as f64 * 1000.0).round().clamp(100.0, 10_000.0) as u32;
-    Ok(Serving { factor, between: Span(gaps.iter().sum::<u64>() / gaps.len() as u64), steps: steps.len() })
-}
-
 /// A node in a process of its own.
-struct Node {
+#[derive(Debug)]
+pub(super) struct Node {
     process: Child,
     address: String,
     lines: Receiver<String>,
-    steps: Vec<Step>,
+    /// The longest sequence.
+    window: u32,
+    /// Turns so far.
+    turns: u32,
+    steps: Vec<Served>,
     /// When the step under way began, and what is in it.
     under_way: Option<(u64, Vec<Work>)>,
     /// The last that it said of something else.
@@ -96,11 +50,21 @@ struct Node {
 }
 
 impl Node {
-    fn start(config: &Config) -> Result<Self> {
+    /// Starts it, waits until it answers and has it use all its pages; `limits` are those of the engine alone.
+    ///
+    /// # Errors
+    /// A node that does not start or answer, with what it said.
+    pub(super) fn start(config: &Config, limits: &BatchConfig) -> Result<Self> {
+        let window = limits.window().min(WINDOW);
+        // Enough for all clients.
+        let pages = (window * CLIENTS as u32).div_ceil(limits.page_tokens).min(limits.pages);
+        let (mut model, mut engine) = (config.model.clone(), config.engine.clone());
+        model.max_context = Some(window as usize);
+        (engine.kv_pages, engine.kv_memory) = (Some(pages), None);
         // A node alone, as far as what it computes goes: who may ask it and who hears of it is of no interest here.
         let config = Config {
-            model: config.model.clone(),
-            engine: config.engine.clone(),
+            model,
+            engine,
             runtime: config.runtime.clone(),
             worker_policy: config.worker_policy.clone(),
             gateway: config.gateway.clone(),
@@ -133,6 +97,8 @@ impl Node {
             process,
             address: String::new(),
             lines,
+            window,
+            turns: 0,
             steps: Vec::new(),
             under_way: None,
             said: String::new(),
@@ -142,16 +108,34 @@ impl Node {
         BufReader::new(stdout).read_line(&mut first).context("cannot read what the node says")?;
         match first.trim().strip_prefix("http://") {
             Some(address) => node.address = address.to_owned(),
-            None => bail!("a node that was to serve did not start; it said: {}", node.stop().1),
+            None => bail!("a node that was to serve did not start; it said: {}", node.last_words()),
         }
+        let ready = node.until_ready().and_then(|()| node.touch(pages * limits.page_tokens));
+        ready.with_context(|| node.failed())?;
         Ok(node)
     }
 
+    /// Serves streams for a while, and gives back its steps.
+    ///
+    /// # Errors
+    /// A node that does not answer, with what it said.
+    pub(super) fn serve(&mut self, lasting: Duration) -> Result<Vec<Served>> {
+        // What was needed before says nothing.
+        self.steps.clear();
+        let asked = self.ask(lasting);
+        asked.with_context(|| self.failed())?;
+        Ok(std::mem::take(&mut self.steps))
+    }
+
+    fn failed(&mut self) -> String {
+        format!("a node that was to serve did not; it said: {}", self.last_words())
+    }
+
     /// Waits until it answers.
-    fn until_ready(&mut self, window: u32) -> Result<()> {
+    fn until_ready(&mut self) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         loop {
-            match stream(&self.address, 0, 8.min(window / 2), 1) {
+            match stream(&self.address, 0, 8.min(self.window / 2), 1) {
                 Ok(()) => return Ok(()),
                 Err(e) if Instant::now() > end => return Err(e),
                 Err(_) => self.listen(Instant::now() + Duration::from_millis(100))?,
@@ -159,10 +143,22 @@ impl Node {
         }
     }
 
-    /// Clients ask for a while; gives back what they met with.
-    fn serve(&mut self, window: u32, lasting: Duration) -> Result<()> {
+    /// Has it compute so many tokens: pages are used one after the other before one is used again.
+    fn touch(&mut self, tokens: u32) -> Result<()> {
+        let prompt = self.window / 2;
+        for number in 0..tokens.div_ceil(prompt.max(1)) {
+            stream(&self.address, u32::MAX - number, prompt, 1)?;
+            self.listen(Instant::now())?;
+        }
+        Ok(())
+    }
+
+    /// Clients ask for a while.
+    fn ask(&mut self, lasting: Duration) -> Result<()> {
         let until = Instant::now() + lasting;
         let mut clients = Vec::new();
+        let (window, before) = (self.window, self.turns as usize * CLIENTS);
+        self.turns += 1;
         for client in 0..CLIENTS {
             let address = self.address.clone();
             let ask = move || -> Result<()> {
@@ -170,7 +166,7 @@ impl Node {
                 while Instant::now() < until {
                     let (prompt, answer) = ASKED[asked % ASKED.len()];
                     // Prompts that begin with different tokens share no page.
-                    let own = (1 + client * 10_000 + asked) as u32;
+                    let own = (1 + (before + client) * 100_000 + asked) as u32;
                     stream(&address, own, prompt.min(window / 2), answer.min(window / 4))?;
                     asked += 1;
                 }
@@ -185,7 +181,8 @@ impl Node {
         for client in clients {
             client.join().unwrap_or_else(|_| bail!("a client's thread panicked"))?;
         }
-        Ok(())
+        // The last that it said may be on its way.
+        self.listen(Instant::now() + Duration::from_millis(100))
     }
 
     /// Takes in what it says for a while.
@@ -210,22 +207,22 @@ impl Node {
             (Some(slices), _) => self.under_way = number("at").map(|at| (at, works(slices))),
             (None, Some(took)) => {
                 if let (Some((began, work)), Some(ended)) = (self.under_way.take(), number("at")) {
-                    self.steps.push(Step { work, began, ended, took });
+                    self.steps.push(Served { work, began, ended, took });
                 }
             }
             (None, None) => {}
         }
     }
 
-    /// Ends it, and gives back its steps and the last that it said of something else.
-    fn stop(mut self) -> (Vec<Step>, String) {
+    /// Ends it, and gives back the last that it said of something else than steps.
+    fn last_words(&mut self) -> String {
         // It has nothing left to do, or is of no use.
         let _ = self.process.kill();
         let _ = self.process.wait();
         while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
             self.hear(&line);
         }
-        (std::mem::take(&mut self.steps), std::mem::take(&mut self.said))
+        std::mem::take(&mut self.said)
     }
 }
 
@@ -281,8 +278,6 @@ fn stream(address: &str, own: u32, prompt: u32, answer: u32) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use policies::cost::SlicePrices;
-
     use super::*;
 
     #[test]
@@ -290,24 +285,5 @@ mod tests {
         let work = |start, tokens| Work { start, tokens };
         assert_eq!(works("0+128 340+1"), [work(0, 128), work(340, 1)]);
         assert_eq!(works(""), []);
-    }
-
-    #[test]
-    fn the_factor_is_that_of_all_steps_and_gaps_are_those_between_steps_under_load() {
-        let alone = StepCosts::new(&[(1, Span(1000))], SlicePrices::default()).unwrap();
-        let step = |began, ended, took| {
-            let work = vec![Work { start: 0, tokens: 1 }];
-            Step { work, began, ended, took }
-        };
-        // One in four takes twice as long; a step begins 50 after the end of the one before, or much later.
-        let mut steps = Vec::new();
-        for n in 0..20_u64 {
-            let took = if n % 4 == 0 { 2000 } else { 1000 };
-            let (began, ended) = (n * 100_000, n * 100_000 + took + 50);
-            steps.extend([step(began, ended, took), step(ended, ended + 1050, 1000)]);
-        }
-        let serving = summed(&steps, alone).unwrap();
-        assert_eq!((serving.factor, serving.between, serving.steps), (1125, Span(50), 40));
-        assert!(summed(&steps[..10], alone).is_err());
     }
 }

@@ -12,7 +12,7 @@ fn value(text: &str, key: &str) -> f64 {
     unit.unwrap_or_else(|| value.parse().unwrap_or_else(|e| panic!("{e}: {key} = {value}")))
 }
 
-/// What is printed is a part of a scenario, and serving is measured by a node that serves.
+/// What is printed is a part of a scenario, and serving is measured in turns by a node that serves.
 #[test]
 fn what_steps_cost_is_measured_alone_and_in_a_node_that_serves() {
     let folder = tempfile::tempdir().unwrap();
@@ -27,9 +27,9 @@ fn what_steps_cost_is_measured_alone_and_in_a_node_that_serves() {
         "--engine",
         "fake",
         "--rounds",
-        "1",
+        "2",
         "--serve",
-        "3s",
+        "4s",
         "--steps",
         steps.to_str().unwrap(),
     ];
@@ -41,6 +41,13 @@ fn what_steps_cost_is_measured_alone_and_in_a_node_that_serves() {
     for kind in ["cost.steps  prefill", "cost.steps  decode", "cost.steps  mixed", "cost.affine mixed"] {
         assert!(text.contains(kind), "{kind} in {text}");
     }
+    // A factor a round, and what it is of the kinds of steps that clients bring about.
+    let rounds =
+        text.lines().find_map(|line| line.split_once("round by round: ")).map(|(_, factors)| factors);
+    let factors: Vec<f64> =
+        rounds.unwrap_or_default().trim_end_matches('.').split(", ").flat_map(str::parse).collect();
+    assert!(factors.len() == 2 && (factors.iter().sum::<f64>() / 2.0 - serving).abs() < 0.002, "{text}");
+    assert!(text.lines().any(|line| line.starts_with("#   decode ") && line.contains("; alone: ")), "{text}");
     let lines = std::fs::read_to_string(&steps).unwrap();
     assert!(lines.lines().count() > 100 && lines.contains("\"slices\":[["), "{lines}");
 
