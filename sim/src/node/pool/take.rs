@@ -108,7 +108,10 @@ impl Taking {
 
     fn landed(&mut self, pages: usize, side: &mut Side<'_>) -> Result<bool, Broken> {
         let key = self.key;
-        while let Some((first, count)) = self.imports.pop_front_if(|(f, c)| (*f + *c) as usize <= pages) {
+        while let Some((first, count)) =
+            self.imports.front().copied().filter(|(f, c)| (f + c) as usize <= pages)
+        {
+            self.imports.pop_front();
             self.act(side, |end, now, fx| end.on(now, key, ReceiverEvent::Imported { first, count }, fx))?;
         }
         Ok(self.end.has_ended())
