@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cluster::cookie::Cookie;
 use cluster::wire::{ToGateway, ToWorker, WorkerAd};
+use config::ids::RequestId;
 use config::{Config, Dur, EngineKind};
 use policies::batch::{BatchEffect, BatchLoad};
 use policies::kv::page_hashes;
@@ -148,14 +149,14 @@ impl Nodes {
         }
     }
 
-    /// Has a worker answer, and waits for that; it may fetch the prompt's start from `fetch`, or have it computed by `prefill`.
-    pub(super) async fn ask(
+    /// Has a worker answer; it may fetch the prompt's start from `fetch`, or have it computed by `prefill`.
+    pub(super) fn submit(
         &mut self,
         worker: &Member,
         prompt: &[Token],
         fetch: Option<&WorkerId>,
         prefill: Option<&WorkerId>,
-    ) -> Answer {
+    ) -> RequestId {
         let spec = Box::new(self.spec(&worker.at, prompt, 12));
         let tokens = prompt.len() as u32;
         let fetch = fetch.map(|from| {
@@ -164,6 +165,18 @@ impl Nodes {
         let (to, prefill, id) = (worker.id.clone(), prefill.cloned(), spec.id);
         let submit = ToWorker::Submit { to, gateway: "g".into(), spec, prefill, fetch };
         worker.door.cast(Msg::Door(WorkerMsg::Wire(submit))).unwrap();
+        id
+    }
+
+    /// As [`Nodes::submit`], and waits for the answer.
+    pub(super) async fn ask(
+        &mut self,
+        worker: &Member,
+        prompt: &[Token],
+        fetch: Option<&WorkerId>,
+        prefill: Option<&WorkerId>,
+    ) -> Answer {
+        let id = self.submit(worker, prompt, fetch, prefill);
         let mut answer = Answer { tokens: Vec::new(), cached: 0 };
         loop {
             let told = tokio::time::timeout(PATIENCE, self.told.recv()).await.expect("it goes on").unwrap();
@@ -179,15 +192,14 @@ impl Nodes {
             };
             for event in events {
                 match event {
+                    // Of one that nobody waits for.
+                    BatchEffect::Token(event) if event.seq.request != id => {}
                     BatchEffect::Token(event) => {
-                        assert_eq!(event.seq.request, id);
                         answer.tokens.push(event.token);
                         answer.cached = event.cached_tokens as usize;
                     }
-                    BatchEffect::Done { request, .. } => {
-                        assert_eq!(request, id);
-                        return answer;
-                    }
+                    BatchEffect::Done { request, .. } if request == id => return answer,
+                    BatchEffect::Done { .. } => {}
                     other => panic!("{other:?}"),
                 }
             }
