@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cluster::cookie::Cookie;
 use cluster::wire::{ToGateway, ToWorker, WorkerAd};
-use config::ids::RequestId;
+use config::ids::{RequestId, TenantId};
 use config::{Config, Dur, EngineKind};
 use policies::batch::{BatchEffect, BatchLoad};
 use policies::kv::page_hashes;
@@ -32,6 +32,8 @@ pub(super) struct Nodes {
     told: mpsc::Receiver<ToGateway>,
     config: Arc<Config>,
     last: u64,
+    /// Whose requests are made.
+    pub(super) tenant: Option<TenantId>,
 }
 
 pub(super) struct Member {
@@ -92,7 +94,7 @@ impl Nodes {
         let told = listener(&doors, "g").await;
         let (membership, _) = Actor::spawn(None, Membership, doors.clone()).await.unwrap();
         doors.set_membership(membership);
-        Self { doors, told, config: Arc::new(config), last: 0 }
+        Self { doors, told, config: Arc::new(config), last: 0, tenant: None }
     }
 
     fn id(prefix: &str) -> WorkerId {
@@ -139,12 +141,18 @@ impl Nodes {
         PoolNode { id, pool, ended }
     }
 
+    /// The names of a prompt's pages.
+    fn names(&self, at: &KvPeer, prompt: &[Token]) -> Vec<PageHash> {
+        page_hashes(&at.fingerprint.of_tenant(self.tenant.as_ref()), PAGE as u32, prompt)
+    }
+
     /// A request of its own for this prompt.
     pub(super) fn spec(&mut self, at: &KvPeer, prompt: &[Token], max_tokens: u32) -> RequestSpec {
         self.last += 1;
         RequestSpec {
             prompt: prompt.into(),
-            hashes: page_hashes(&at.fingerprint, PAGE as u32, prompt).into(),
+            hashes: self.names(at, prompt).into(),
+            tenant: self.tenant.clone(),
             ..request(self.last, max_tokens)
         }
     }
