@@ -128,7 +128,7 @@ async fn pages_are_read_while_they_come_and_go() {
 async fn tenants_share_no_pages() {
     let mut nodes = Nodes::start().await;
     let (a, b) = (nodes.worker().await, nodes.worker().await);
-    let pool = nodes.pool(sized(100, None), &a).await;
+    let pool = nodes.pool(sized(100, None)).await;
     let asked = prompt(12, 20 * PAGE + 1);
     nodes.tenant = Some("a".into());
     let expected = nodes.ask(&a, &asked, None, None).await;
@@ -149,7 +149,7 @@ async fn a_page_that_is_lost_ends_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let mut nodes = Nodes::start().await;
     let a = nodes.worker().await;
-    let pool = nodes.pool(sized(2, Some((folder.path(), 200))), &a).await;
+    let pool = nodes.pool(sized(2, Some((folder.path(), 200)))).await;
     let asked = prompt(13, 40 * PAGE + 1);
     let expected = nodes.ask(&a, &asked, None, None).await;
     let file = |page: usize| {
