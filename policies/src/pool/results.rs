@@ -53,11 +53,12 @@ impl Store {
     fn write_failed(&mut self, now: Time, op: OpId, bytes: u64, error: DiskError, fx: &mut Vec<PoolEffect>) {
         let Some(limits) = self.limits.disk else { return };
         let full = error == DiskError::NoSpace;
-        let room = if full { self.full(now, bytes, limits.back_off) } else { 0 };
         if full && self.writes.pressed.is_some_and(|pressed| op < pressed) {
-            // It was under way when room was made.
-            self.free_disk(self.entries.file(bytes), fx);
-        } else if self.writes.strikes == 0 {
+            // It was under way when room was made, and says nothing of that.
+            return;
+        }
+        let room = if full { self.full(now, bytes, limits.back_off) } else { 0 };
+        if self.writes.strikes == 0 {
             self.writes.strikes = 1;
             if full {
                 self.free_disk(room, fx);
