@@ -16,8 +16,20 @@ use crate::worker::pages::PageSetMsg;
 /// and nothing is gained by more.
 const DEPTH: usize = 1;
 
+/// Messages that wait for a page set that is being started, at most: its transfer may be called off by then, and little else is
+/// said before there is an answer.
+const EARLY: usize = 4;
+
 /// Who gets what comes over a link, by transfer; none once it has ended.
-type Routes = Arc<Mutex<Option<BTreeMap<u64, ActorRef<PageSetMsg>>>>>;
+type Routes = Arc<Mutex<Option<BTreeMap<u64, Route>>>>;
+
+/// Where the messages of a transfer go.
+#[derive(Debug)]
+enum Route {
+    Set(ActorRef<PageSetMsg>),
+    /// To a page set that is being started for a question; what has come for it meanwhile.
+    Asked(Vec<Inbound>),
+}
 
 /// A link. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -36,6 +48,18 @@ pub struct Asked {
     pub lane: Lane,
     /// The question.
     pub ask: Inbound,
+}
+
+/// Where there is no page set by then, none comes.
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let transfer = self.ask.header().transfer().0;
+        if let Some(routes) = self.lane.routes().as_mut()
+            && matches!(routes.get(&transfer), Some(Route::Asked(_)))
+        {
+            routes.remove(&transfer);
+        }
+    }
 }
 
 impl Asked {
@@ -86,7 +110,13 @@ impl Lane {
 
     /// From now on what comes for `transfer` goes to `set`, as long as that keeps its seat; none where the link has ended.
     pub fn join(&self, transfer: u64, set: &ActorRef<PageSetMsg>) -> Option<Seat> {
-        self.routes().as_mut()?.insert(transfer, set.clone());
+        let before = self.routes().as_mut()?.insert(transfer, Route::Set(set.clone()));
+        if let Some(Route::Asked(early)) = before {
+            for message in early {
+                // One that has ended in this moment does not care.
+                let _ = set.cast(PageSetMsg::Message(Box::new(message)));
+            }
+        }
         Some(Seat { lane: self.clone(), transfer, set: set.get_id() })
     }
 
@@ -101,7 +131,7 @@ impl Lane {
         self.queue.send(message).await.is_ok()
     }
 
-    fn routes(&self) -> MutexGuard<'_, Option<BTreeMap<u64, ActorRef<PageSetMsg>>>> {
+    fn routes(&self) -> MutexGuard<'_, Option<BTreeMap<u64, Route>>> {
         // Nothing panics while it is held.
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,7 +177,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         // Another life of the worker may have given its number to another transfer.
-        let own = |set: &ActorRef<PageSetMsg>| set.get_id() == self.set;
+        let own = |route: &Route| matches!(route, Route::Set(set) if set.get_id() == self.set);
         if let Some(routes) = self.lane.routes().as_mut()
             && routes.get(&self.transfer).is_some_and(own)
         {
@@ -165,10 +195,12 @@ async fn receive(lane: Lane, mut recv: Box<dyn KvRecv>, port: ActorRef<KvPortMsg
         }
     };
     lane.closer.close(why.as_str());
-    let sets = lane.routes().take().unwrap_or_default();
-    for set in sets.into_values() {
-        // One that has ended does not care.
-        let _ = set.cast(PageSetMsg::LinkLost(why.clone()));
+    let routes = lane.routes().take().unwrap_or_default();
+    for route in routes.into_values() {
+        if let Route::Set(set) = route {
+            // One that has ended does not care.
+            let _ = set.cast(PageSetMsg::LinkLost(why.clone()));
+        }
     }
     // The port may have stopped.
     let _ = port.cast(KvPortMsg::Ended { link: lane.id, why });
@@ -176,15 +208,24 @@ async fn receive(lane: Lane, mut recv: Box<dyn KvRecv>, port: ActorRef<KvPortMsg
 
 fn route(lane: &Lane, message: Inbound, port: &ActorRef<KvPortMsg>) {
     let header = message.header();
-    if header.kind() == Kind::Ask {
+    let (transfer, kind) = (header.transfer().0, header.kind());
+    if kind == Kind::Ask {
+        if let Some(routes) = lane.routes().as_mut() {
+            routes.entry(transfer).or_insert_with(|| Route::Asked(Vec::new()));
+        }
         let asked = Asked { lane: lane.clone(), ask: message };
         // A port that stops closes the link.
         let _ = port.cast(KvPortMsg::Asked(Box::new(asked)));
         return;
     }
-    let (transfer, kind) = (header.transfer().0, header.kind());
-    let set = lane.routes().as_ref().and_then(|routes| routes.get(&transfer).cloned());
-    let taken = set.is_some_and(|set| set.cast(PageSetMsg::Message(Box::new(message))).is_ok());
+    let taken = match lane.routes().as_mut().and_then(|routes| routes.get_mut(&transfer)) {
+        Some(Route::Set(set)) => set.cast(PageSetMsg::Message(Box::new(message))).is_ok(),
+        Some(Route::Asked(early)) if message.pages().is_empty() && early.len() < EARLY => {
+            early.push(message);
+            true
+        }
+        Some(Route::Asked(_)) | None => false,
+    };
     if !taken {
         debug!(transfer, kind = kind.as_str(), "a KV message for a transfer that is over");
         metrics::counter!(crate::metrics::KV_IGNORED).increment(1);

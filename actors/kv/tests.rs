@@ -1,3 +1,6 @@
+use cluster::kv::local::pair;
+use cluster::kv::{ArchivedKvHeader, KvHeader, KvLink};
+
 use super::*;
 
 fn config(listen: &str, advertise: Option<&str>) -> Config {
@@ -30,4 +33,85 @@ async fn a_pool_beside_a_worker_has_a_port_of_its_own() {
     assert_eq!(beside.bound.ip(), worker.bound.ip());
     assert_eq!(beside.address(), format!("far.example:{}", beside.bound.port()));
     assert_eq!(with_port("tcp://[::1]:5", 0), "tcp://[::1]:0");
+}
+
+/// Hands on what it is told.
+struct Teller<M>(std::marker::PhantomData<fn(M)>);
+
+impl<M: ractor::Message> Actor for Teller<M> {
+    type Msg = M;
+    type State = mpsc::Sender<M>;
+    type Arguments = mpsc::Sender<M>;
+
+    async fn pre_start(
+        &self,
+        _: ActorRef<M>,
+        tell: mpsc::Sender<M>,
+    ) -> Result<mpsc::Sender<M>, ActorProcessingErr> {
+        Ok(tell)
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<M>,
+        message: M,
+        tell: &mut mpsc::Sender<M>,
+    ) -> Result<(), ActorProcessingErr> {
+        // A test that is over listens no more.
+        let _ = tell.send(message).await;
+        Ok(())
+    }
+}
+
+async fn teller<M: ractor::Message>() -> (ActorRef<M>, mpsc::Receiver<M>) {
+    let (tell, told) = mpsc::channel(16);
+    (Actor::spawn(None, Teller(std::marker::PhantomData), tell).await.unwrap().0, told)
+}
+
+/// A transfer is called off before its page set is there to hear of it: it hears of it when it is.
+#[tokio::test]
+async fn what_is_said_before_a_page_set_is_there_is_not_lost() {
+    let layout = PageLayout { page_tokens: 4, layers: 1, kv_heads: 1, head_dim: 8, element_bytes: 4 };
+    let peer =
+        |name: &str| KvPeer { worker: WorkerId::new(name.into(), 1), address: "far.example:1".to_owned() };
+    let (near, far) = pair(peer("a"), peer("b"), layout, 8);
+    let (port, mut asked) = teller::<KvPortMsg>().await;
+    let (lane, sending, receiving) = Lane::over(1, Box::new(near), port);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(sending);
+    tasks.spawn(receiving);
+    let (mut far, _keep) = (Box::new(far) as Box<dyn KvLink>).split();
+    let ask = |transfer| KvHeader::Ask {
+        transfer,
+        generation: 9,
+        fingerprint: [5; 32],
+        layout: layout.into(),
+        first_page: 0,
+        want_pages: true,
+        reserved: true,
+        window: 16,
+        spec: vec![1],
+        takes: None,
+        held: true,
+        prefix: None,
+    };
+    let cancel = |transfer| KvHeader::Cancel { transfer, generation: 9, why: "it is over".to_owned() };
+    // What comes before the second question has been routed when that is there.
+    for header in [ask(7), cancel(7), ask(8), cancel(8)] {
+        far.send(header.into()).await.unwrap();
+    }
+    let mut questions = Vec::new();
+    while questions.len() < 2 {
+        if let Some(KvPortMsg::Asked(question)) = asked.recv().await {
+            questions.push(question);
+        }
+    }
+    let (set, mut told) = teller::<PageSetMsg>().await;
+    let _seat = lane.join(7, &set).unwrap();
+    let Some(PageSetMsg::Message(message)) = told.recv().await else { panic!("nothing came") };
+    assert!(matches!(message.header(), ArchivedKvHeader::Cancel { .. }));
+    // A question that nobody takes leaves nothing.
+    assert_eq!(lane.seats(), 2);
+    drop(questions);
+    assert_eq!(lane.seats(), 1);
 }

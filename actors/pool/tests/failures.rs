@@ -108,6 +108,43 @@ async fn whatever_ends_in_a_fetch_the_rest_is_computed() {
     }
 }
 
+/// A worker is given up, or the pool is about to stop, at some moment of a store: the put ends with both page sets, and what was
+/// complete stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_called_off_leaves_nothing_under_way() {
+    let mut nodes = Nodes::start().await;
+    let (a, b) = (nodes.worker().await, nodes.worker().await);
+    let pool = nodes.pool(sized(10_000, None), &a).await;
+    let mut cut = 0;
+    for salt in 0..40 {
+        let asked = prompt(6000 + salt, 40 * PAGE);
+        nodes.ask(&a, &asked, None, None).await;
+        nodes.ask(&b, &asked, None, None).await;
+        let before = pool.stats().await.pages;
+        nodes.store(&pool, &a, &asked);
+        until("so many pages are here", || async {
+            pool.stats().await.pages >= before + u64::from(salt) % 20
+        })
+        .await;
+        pool.pool.cast(PoolMsg::OwnerLost(a.id.clone())).unwrap();
+        pool.until_idle().await;
+        a.until_idle().await;
+        cut += u64::from(pool.stats().await.pages < before + 40);
+        nodes.store(&pool, &b, &asked);
+        until("the rest is stored", || async { pool.stats().await.pages == before + 40 }).await;
+        pool.until_idle().await;
+    }
+    assert!(cut > 0, "none was called off in time");
+    let asked = prompt(7000, 300 * PAGE);
+    nodes.ask(&a, &asked, None, None).await;
+    let before = pool.stats().await.pages;
+    nodes.store(&pool, &a, &asked);
+    until("some are here", || async { pool.stats().await.pages > before }).await;
+    pool.pool.cast(PoolMsg::Close).unwrap();
+    pool.until_idle().await;
+    a.until_idle().await;
+}
+
 /// A worker ends while it fetches pages from a pool, wherever it stands: the pool holds nothing for it any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_ends_in_a_fetch_leaves_nothing_at_the_pool() {
