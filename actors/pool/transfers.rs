@@ -38,6 +38,9 @@ pub(super) const TAKEN_AT_ONCE: usize = 8;
 /// Wishes that wait beyond those; the oldest gives way, for it is the likeliest to have left its worker's cache.
 pub(super) const WISHES: usize = 64;
 
+/// Page sets that give pages at a time. What each gives stays where it is meanwhile; who asks beyond those computes by itself.
+pub(super) const GIVEN_AT_ONCE: usize = 256;
+
 /// Pause before a port that failed is started again.
 const AGAIN: Duration = Duration::from_millis(500);
 

@@ -21,6 +21,8 @@ import time
 
 from cluster import Process
 
+JSON = {"content-type": "application/json"}
+
 
 class Side:
     """A cluster, with a pool or without."""
@@ -47,7 +49,7 @@ class Side:
         more = ["--config", policies]
         self.controller = start("controller", *more)
         self.pool = start("pool", *more) if pool else None
-        pages = str(args.most // 16 + 24)
+        pages = str(args.most // 16 + 4)
         self.worker = start("worker", *more, "--kv-pages", pages, "--max-context", str(args.most + 64))
         self.gateway = start("gateway", *more)
         self.gateway.wait(lambda: self.gateway.ask("GET", "/readiness")[0] == 200)
@@ -58,7 +60,7 @@ class Side:
         connection = http.client.HTTPConnection(self.gateway.address, timeout=600)
         with contextlib.closing(connection):
             began, first, text = time.perf_counter(), None, ""
-            connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}))
+            connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}), JSON)
             reply = connection.getresponse()
             if reply.status != 200:
                 sys.exit(f"{self.name} answered {reply.status}: {reply.read()!r}")
@@ -104,9 +106,9 @@ def main():
         draw = lambda tokens: [rng.randrange(1000, 41000) for _ in range(tokens)]
         for round_number in range(args.rounds):
             for length in lengths:
-                prompt, other, tail = draw(length), draw(max(lengths)), draw(8)
+                prompt, other, tail = draw(length), draw(args.most - 16), draw(8)
                 again, texts = {}, {}
-                kept += length // 16 + max(lengths) // 16
+                kept += length // 16 + (args.most - 16) // 16
                 for name in list(sides)[:: 1 if round_number % 2 else -1]:
                     side = sides[name]
                     cold, first = side.ask(prompt)

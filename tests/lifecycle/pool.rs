@@ -27,3 +27,17 @@ fn a_folder_is_one_pools_until_its_process_ends() {
     let node = Node::fake_with(&[], &[("POOL__DISK", folder), ("POOL__DISK_SIZE", "64MiB")]);
     node.assert_idle();
 }
+
+/// The port for pages is where the configuration says, unless that is a worker's.
+#[test]
+fn a_pool_has_a_port_for_pages_in_a_cluster() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let args = ["--role", "pool", "--listen", "127.0.0.1:0"];
+    let (status, said) = Node::refused(&args, &[("ACTOR_NODE_CLUSTER__KV_LISTEN", &address)]);
+    assert!(!status.success());
+    assert!(said.contains("cluster.kv-listen") && said.contains(&address), "{said}");
+    drop(taken);
+    let node = Node::fake_with(&["--listen", "127.0.0.1:0"], &[("CLUSTER__KV_LISTEN", &address)]);
+    node.assert_idle();
+}

@@ -1,8 +1,12 @@
 //! Page sets, pools and workers that end in the middle of a transfer with a pool.
 
+use ractor::call_t;
+
 use super::nodes::{Member, Nodes, PAGE, PoolNode, prompt, sized, until};
-use crate::worker::pages::End;
+use crate::pool::PoolMsg;
+use crate::pool::transfers::GIVEN_AT_ONCE;
 use crate::worker::pages::chaos::{Death, Plan, is_planned, plan};
+use crate::worker::pages::{self, Asker, End, KvMsg};
 
 const DEATHS: [Death; 3] = [Death::Panic, Death::Kill, Death::Whole];
 
@@ -102,6 +106,64 @@ async fn whatever_ends_in_a_fetch_the_rest_is_computed() {
         pool.until_idle().await;
         b.until_idle().await;
     }
+}
+
+/// A worker ends while it fetches pages from a pool, wherever it stands: the pool holds nothing for it any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_ends_in_a_fetch_leaves_nothing_at_the_pool() {
+    let mut nodes = Nodes::start().await;
+    let a = nodes.worker().await;
+    let pool = nodes.pool(sized(10_000, None)).await;
+    let asked = prompt(4000, 12 * PAGE + 5);
+    let expected = nodes.ask(&a, &asked, None, None).await;
+    nodes.store(&pool, &a, &asked);
+    until("it is stored", || async { pool.stats().await.pages == 12 }).await;
+    for before in TAKES {
+        let b = nodes.worker().await;
+        plan(b.id.incarnation, Plan { end: End::Receiver, before, nth: 1, death: Death::Whole });
+        nodes.submit(&b, &asked, Some(&pool.id), None);
+        until_struck(b.id.incarnation, before).await;
+        pool.until_idle().await;
+    }
+    let c = nodes.worker().await;
+    let got = nodes.ask(&c, &asked, Some(&pool.id), None).await;
+    assert_eq!((got.tokens, got.cached), (expected.tokens, 12 * PAGE));
+}
+
+/// No more page sets give pages at a time than the pool has set itself, and each gives its place up when it ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_are_bounded() {
+    let mut nodes = Nodes::start().await;
+    let a = nodes.worker().await;
+    let pool = nodes.pool(sized(100, None)).await;
+    let asked = prompt(5000, 12 * PAGE);
+    nodes.ask(&a, &asked, None, None).await;
+    nodes.store(&pool, &a, &asked);
+    until("it is stored", || async { pool.stats().await.pages == 12 }).await;
+    pool.until_idle().await;
+    let mut sets = Vec::new();
+    for _ in 0..GIVEN_AT_ONCE + 20 {
+        // One without a transfer keeps quiet.
+        let set = pages::of_request(pool.pool.get_cell()).await.unwrap();
+        let (fingerprint, layout) = (a.at.fingerprint, a.at.layout);
+        let asker = Asker { worker: a.id.clone(), fingerprint, layout, first_page: 0 };
+        let spec = Box::new(nodes.spec(&a.at, &asked, 1));
+        let message = Box::new(KvMsg::Hold { spec, asker, set: set.clone() });
+        pool.pool.cast(PoolMsg::Kv { set: set.get_id(), message }).unwrap();
+        sets.push(set);
+    }
+    let figures = || async { call_t!(pool.pool, PoolMsg::Transfers, 60_000).unwrap() };
+    assert_eq!(figures().await, [GIVEN_AT_ONCE, 0, 0]);
+    assert_eq!(pool.stats().await.readers, GIVEN_AT_ONCE as u64);
+    for set in sets {
+        set.kill();
+    }
+    pool.until_idle().await;
+    // Pages are free to leave again.
+    let others = prompt(5001, 100 * PAGE);
+    nodes.ask(&a, &others, None, None).await;
+    nodes.store(&pool, &a, &others);
+    until("it is stored", || async { pool.pages(&a.at, &others).await.len() == 100 }).await;
 }
 
 /// The port of a pool fails: its links are gone, and it is there again by itself.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cluster::cookie::Cookie;
 use cluster::wire::{ToGateway, ToWorker, WorkerAd};
+use config::ids::{RequestId, TenantId};
 use config::{Config, Dur, EngineKind};
 use policies::batch::{BatchEffect, BatchLoad};
 use policies::kv::page_hashes;
@@ -31,6 +32,8 @@ pub(super) struct Nodes {
     told: mpsc::Receiver<ToGateway>,
     config: Arc<Config>,
     last: u64,
+    /// Whose requests are made.
+    pub(super) tenant: Option<TenantId>,
 }
 
 pub(super) struct Member {
@@ -91,7 +94,7 @@ impl Nodes {
         let told = listener(&doors, "g").await;
         let (membership, _) = Actor::spawn(None, Membership, doors.clone()).await.unwrap();
         doors.set_membership(membership);
-        Self { doors, told, config: Arc::new(config), last: 0 }
+        Self { doors, told, config: Arc::new(config), last: 0, tenant: None }
     }
 
     fn id(prefix: &str) -> WorkerId {
@@ -138,24 +141,30 @@ impl Nodes {
         PoolNode { id, pool, ended }
     }
 
+    /// The names of a prompt's pages.
+    fn names(&self, at: &KvPeer, prompt: &[Token]) -> Vec<PageHash> {
+        page_hashes(&at.fingerprint.of_tenant(self.tenant.as_ref()), PAGE as u32, prompt)
+    }
+
     /// A request of its own for this prompt.
     pub(super) fn spec(&mut self, at: &KvPeer, prompt: &[Token], max_tokens: u32) -> RequestSpec {
         self.last += 1;
         RequestSpec {
             prompt: prompt.into(),
-            hashes: page_hashes(&at.fingerprint, PAGE as u32, prompt).into(),
+            hashes: self.names(at, prompt).into(),
+            tenant: self.tenant.clone(),
             ..request(self.last, max_tokens)
         }
     }
 
-    /// Has a worker answer, and waits for that; it may fetch the prompt's start from `fetch`, or have it computed by `prefill`.
-    pub(super) async fn ask(
+    /// Has a worker answer; it may fetch the prompt's start from `fetch`, or have it computed by `prefill`.
+    pub(super) fn submit(
         &mut self,
         worker: &Member,
         prompt: &[Token],
         fetch: Option<&WorkerId>,
         prefill: Option<&WorkerId>,
-    ) -> Answer {
+    ) -> RequestId {
         let spec = Box::new(self.spec(&worker.at, prompt, 12));
         let tokens = prompt.len() as u32;
         let fetch = fetch.map(|from| {
@@ -164,6 +173,18 @@ impl Nodes {
         let (to, prefill, id) = (worker.id.clone(), prefill.cloned(), spec.id);
         let submit = ToWorker::Submit { to, gateway: "g".into(), spec, prefill, fetch };
         worker.door.cast(Msg::Door(WorkerMsg::Wire(submit))).unwrap();
+        id
+    }
+
+    /// As [`Nodes::submit`], and waits for the answer.
+    pub(super) async fn ask(
+        &mut self,
+        worker: &Member,
+        prompt: &[Token],
+        fetch: Option<&WorkerId>,
+        prefill: Option<&WorkerId>,
+    ) -> Answer {
+        let id = self.submit(worker, prompt, fetch, prefill);
         let mut answer = Answer { tokens: Vec::new(), cached: 0 };
         loop {
             let told = tokio::time::timeout(PATIENCE, self.told.recv()).await.expect("it goes on").unwrap();
@@ -179,15 +200,14 @@ impl Nodes {
             };
             for event in events {
                 match event {
+                    // Of one that nobody waits for.
+                    BatchEffect::Token(event) if event.seq.request != id => {}
                     BatchEffect::Token(event) => {
-                        assert_eq!(event.seq.request, id);
                         answer.tokens.push(event.token);
                         answer.cached = event.cached_tokens as usize;
                     }
-                    BatchEffect::Done { request, .. } => {
-                        assert_eq!(request, id);
-                        return answer;
-                    }
+                    BatchEffect::Done { request, .. } if request == id => return answer,
+                    BatchEffect::Done { .. } => {}
                     other => panic!("{other:?}"),
                 }
             }

@@ -123,6 +123,66 @@ async fn pages_are_read_while_they_come_and_go() {
     b.until_idle().await;
 }
 
+/// One tenant's pages are no other's, also where the prompts are the same (B73).
+#[tokio::test(flavor = "multi_thread")]
+async fn tenants_share_no_pages() {
+    let mut nodes = Nodes::start().await;
+    let (a, b) = (nodes.worker().await, nodes.worker().await);
+    let pool = nodes.pool(sized(100, None), &a).await;
+    let asked = prompt(12, 20 * PAGE + 1);
+    nodes.tenant = Some("a".into());
+    let expected = nodes.ask(&a, &asked, None, None).await;
+    nodes.store(&pool, &a, &asked);
+    until("it is stored", || async { pool.stats().await.pages == 20 }).await;
+    for (tenant, cached) in [(Some("b"), 0), (None, 0), (Some("ab"), 0), (Some("a"), 20 * PAGE)] {
+        nodes.tenant = tenant.map(Into::into);
+        let got = nodes.ask(&b, &asked, Some(&pool.id), None).await;
+        assert_eq!((got.tokens, got.cached), (expected.tokens.clone(), cached), "{tenant:?}");
+    }
+    pool.until_idle().await;
+}
+
+/// A file is gone, and another one damaged: what comes before it is given, the rest is computed, and the pages that followed it
+/// are stored again by the next one (B76).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_is_lost_ends_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut nodes = Nodes::start().await;
+    let a = nodes.worker().await;
+    let pool = nodes.pool(sized(2, Some((folder.path(), 200))), &a).await;
+    let asked = prompt(13, 40 * PAGE + 1);
+    let expected = nodes.ask(&a, &asked, None, None).await;
+    let file = |page: usize| {
+        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let name = name_of(&a, &asked, page);
+        folder.path().join(hex(&a.at.fingerprint.0)).join(hex(&name.0) + ".page")
+    };
+    let harms: [&dyn Fn(); 2] = [&|| std::fs::remove_file(file(20)).unwrap(), &|| {
+        let mut raw = std::fs::read(file(20)).unwrap();
+        let end = raw.len() - 1;
+        raw[end] ^= 1;
+        std::fs::write(file(20), raw).unwrap();
+    }];
+    for harm in harms {
+        nodes.store(&pool, &a, &asked);
+        until("it is stored", || async { pool.stats().await.pages == 40 }).await;
+        pool.until_idle().await;
+        until("it is written", || async { pool.stats().await.disk.pages >= 38 }).await;
+        harm();
+        let b = nodes.worker().await;
+        let got = nodes.ask(&b, &asked, Some(&pool.id), None).await;
+        assert_eq!(got.tokens, expected.tokens);
+        // No message is given in part.
+        assert!((16..=20).contains(&(got.cached / PAGE)), "{} tokens came", got.cached);
+        assert_eq!(pool.until_idle().await.pages, 20);
+        b.until_idle().await;
+    }
+}
+
+fn name_of(at: &super::nodes::Member, asked: &[u32], page: usize) -> PageHash {
+    policies::kv::page_hashes(&at.at.fingerprint, PAGE as u32, asked)[page]
+}
+
 /// Two workers are to give the same prefix at once: one does.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_workers_store_one_prefix_at_once() {

@@ -9,6 +9,7 @@ use tracing::debug;
 
 use super::super::PoolState;
 use super::super::pages::Reader;
+use super::GIVEN_AT_ONCE;
 use crate::clock;
 use crate::worker::pages::{Asker, Pace, PageSetMsg, Prefilled};
 
@@ -49,6 +50,12 @@ impl PoolState {
     /// A worker wants what is here of a prompt's start: from now on it stays until the page set has ended.
     pub(super) fn hold(&mut self, spec: &RequestSpec, asker: &Asker, set: ActorRef<PageSetMsg>) {
         let Some(limits) = self.transfers.side.as_ref().map(|side| side.limits) else { return };
+        if self.transfers.giving.len() >= GIVEN_AT_ONCE {
+            let full = Err(Refusal::QueueFull { waiting: GIVEN_AT_ONCE as u32 });
+            // One that has ended needs no answer.
+            let _ = set.cast(PageSetMsg::Submitted(full));
+            return;
+        }
         let full = spec.hashes.len().min(spec.prompt.len() / asker.layout.page_tokens.max(1) as usize);
         let (from, now) = (asker.first_page as usize, clock::now());
         let hit = self.store.look_up(now, &asker.worker, &asker.fingerprint, &spec.hashes[..full], from);

@@ -22,7 +22,6 @@ impl Store {
         match result {
             Ok(()) => {
                 self.writes.strikes = 0;
-                self.reported.retain(|(job, _)| *job != DiskJob::Write);
                 self.counts.written += 1;
                 self.unstick(&key);
                 let closed = parent.is_none_or(|p| self.entries.get(p).disk);
@@ -31,6 +30,11 @@ impl Store {
                     fx.push(PoolEffect::DeleteDisk { key, bytes });
                 }
                 self.entries.edit(slot, |e| (e.writing, e.disk) = (None, closed));
+                self.took(now);
+                // That it is full is no news while it is.
+                let full = self.seems_full();
+                self.reported
+                    .retain(|(job, error)| *job != DiskJob::Write || (full && *error == DiskError::NoSpace));
             }
             Err(error) => {
                 self.entries.edit(slot, |e| {
@@ -49,13 +53,14 @@ impl Store {
     fn write_failed(&mut self, now: Time, op: OpId, bytes: u64, error: DiskError, fx: &mut Vec<PoolEffect>) {
         let Some(limits) = self.limits.disk else { return };
         let full = error == DiskError::NoSpace;
+        let room = if full { self.full(now, bytes, limits.back_off) } else { 0 };
         if full && self.writes.pressed.is_some_and(|pressed| op < pressed) {
             // It was under way when room was made.
             self.free_disk(self.entries.file(bytes), fx);
         } else if self.writes.strikes == 0 {
             self.writes.strikes = 1;
             if full {
-                self.free_disk(self.pressure(bytes), fx);
+                self.free_disk(room, fx);
                 self.writes.pressed = Some(OpId(self.next_id));
             }
         } else {

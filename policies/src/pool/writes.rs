@@ -4,10 +4,22 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::entries::Slot;
 use super::{OpId, PageKey, PoolEffect, Store};
-use crate::time::Time;
+use crate::time::{Span, Time};
 
 /// A part of the disk that is deleted when it turns out to be full, as a divisor.
 const PRESSURE: u64 = 32;
+
+/// What a disk is taken to hold that turned out to be full, until that time at least, and how long that was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ceiling {
+    bytes: u64,
+    until: Time,
+    lasting: Span,
+}
+
+/// A full disk is tried for more after [`DiskLimits::back_off`](super::DiskLimits::back_off), and each time in vain after twice
+/// as long, up to so many times that.
+const LONGEST: u64 = 64;
 
 /// The queue for the disk.
 #[derive(Debug, Default)]
@@ -21,6 +33,7 @@ pub(super) struct Writes {
     /// Writes before this one were begun before room was made for them.
     pub(super) pressed: Option<OpId>,
     paused: Option<Time>,
+    ceiling: Option<Ceiling>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +79,7 @@ impl Store {
     /// Begins writes as far as they may be under way; true where a page turned out not to be for the disk.
     pub(super) fn start_writes(&mut self, now: Time, fx: &mut Vec<PoolEffect>) -> bool {
         let Some(limits) = self.limits.disk else { return false };
+        let capacity = self.disk_capacity(now, limits.capacity);
         if self.writes.is_paused(now) {
             return false;
         }
@@ -78,7 +92,7 @@ impl Store {
                 break;
             }
             if let Some(slot) = self.next_queued() {
-                skipped |= !self.start_write(slot, limits.capacity, fx);
+                skipped |= !self.start_write(slot, capacity, fx);
                 continue;
             }
             let wanted =
@@ -108,9 +122,42 @@ impl Store {
         }
     }
 
-    /// What to free when a page of `bytes` found the disk full.
-    pub(super) fn pressure(&self, bytes: u64) -> u64 {
-        self.entries.file(bytes).max(self.entries.disk().bytes / PRESSURE)
+    /// A page of `bytes` found the disk full: what it holds is what there is room for, for a while. Gives what to free.
+    pub(super) fn full(&mut self, now: Time, bytes: u64, back_off: Span) -> u64 {
+        let (file, on_disk) = (self.entries.file(bytes), self.on_disk());
+        let former = self.writes.ceiling;
+        // It was known to be full, and tried for more.
+        let tried = former.filter(|c| now >= c.until && on_disk.saturating_add(file) > c.bytes);
+        let lasting = match (tried, former) {
+            (Some(c), _) => Span(c.lasting.0.saturating_mul(2).min(back_off.0.saturating_mul(LONGEST))),
+            (None, Some(c)) if now < c.until => c.lasting,
+            _ => back_off,
+        };
+        self.writes.ceiling = Some(Ceiling { bytes: on_disk, until: now + lasting, lasting });
+        if tried.is_some() { file } else { file.max(self.entries.disk().bytes / PRESSURE) }
+    }
+
+    /// A page was written: where the disk holds more than it seemed to, it is full no more.
+    pub(super) fn took(&mut self, now: Time) {
+        let on_disk = self.on_disk();
+        self.writes.ceiling = self.writes.ceiling.filter(|c| now < c.until || on_disk <= c.bytes);
+    }
+
+    /// The disk was full, and has not taken more since.
+    pub(super) const fn seems_full(&self) -> bool {
+        self.writes.ceiling.is_some()
+    }
+
+    /// Bytes of files there may be: what is configured, or less on a disk that is full.
+    fn disk_capacity(&self, now: Time, configured: u64) -> u64 {
+        let full = self.writes.ceiling.filter(|c| now < c.until);
+        full.map_or(configured, |c| c.bytes.min(configured))
+    }
+
+    /// Bytes of files that are there.
+    fn on_disk(&self) -> u64 {
+        let coming: u64 = self.writes.in_flight.values().map(|write| self.entries.file(write.bytes)).sum();
+        self.entries.disk().bytes.saturating_add(self.stuck_bytes).saturating_sub(coming)
     }
 
     fn next_queued(&mut self) -> Option<Slot> {

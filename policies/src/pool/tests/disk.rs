@@ -120,3 +120,55 @@ fn a_page_that_is_lost_ends_the_put_that_follows_it() {
     rig.settle();
     assert_eq!((rig.cut[&reader], rig.ended[&begun.put]), (0, (2, PutEnd::ParentLost)));
 }
+
+/// Does all that the disk was asked to; it holds `most` files, and is full then.
+fn settle_with(rig: &mut Rig, most: usize) {
+    while let Some(order) = rig.orders.front() {
+        let full = matches!(order, Order::Write(_, key, _) if !rig.files.contains_key(key) && rig.files.len() >= most);
+        rig.disk(full.then_some(DiskError::NoSpace));
+    }
+}
+
+/// A disk that is smaller than `pool.disk-size`, or shared with others: it is full all the time, and a pool has to live with it
+/// as with a smaller one.
+#[test]
+fn a_disk_that_stays_full_is_a_smaller_one_and_said_to_be_full_once() {
+    let all = limits(4, Some(1000));
+    let mut rig = Rig::new(PoolLimits { disk: all.disk.map(|d| DiskLimits { write_above: 0, ..d }), ..all });
+    let put = |rig: &mut Rig, n: u32, most| {
+        let text: String =
+            char::from_u32(0x21 + n % 90).into_iter().chain(char::from_u32(0x21 + n / 90)).collect();
+        let begun = rig.begin("w", &text).unwrap();
+        for index in 0..2 {
+            rig.arrive(begun.put, index);
+            settle_with(rig, most);
+        }
+        text
+    };
+    let texts: Vec<String> = (0..200).map(|n| put(&mut rig, n, 20)).collect();
+    let counts = rig.store.stats().counts;
+    assert!((1..=3).contains(&counts.no_space), "{counts:?}");
+    assert!(counts.written >= 350 && counts.pauses == 0, "{counts:?}");
+    assert_eq!(rig.reports, [(DiskJob::Write, DiskError::NoSpace)]);
+    assert!(rig.files.len() >= 16, "{:?}", rig.files);
+    // The latest are there, from disk too.
+    for text in &texts[texts.len() - 4..] {
+        assert_eq!(rig.get(text), 2);
+    }
+    // It is tried for more now and then, and ever more rarely: each page comes six seconds after the last.
+    let tried = |rig: &mut Rig, from: u32, most| {
+        let before = rig.store.stats().counts.no_space;
+        for n in from..from + 100 {
+            rig.now = rig.now + Span::from_secs(6);
+            put(rig, n, most);
+        }
+        rig.store.stats().counts.no_space - before
+    };
+    let times = tried(&mut rig, 200, 20);
+    assert!((3..=12).contains(&times), "{times} times in ten minutes");
+    assert_eq!(rig.reports.len(), 1, "it is known");
+    // There is more room: it is used, and that it is full is news again afterwards.
+    tried(&mut rig, 300, 60);
+    assert!(rig.files.len() >= 50, "{}", rig.files.len());
+    assert_eq!(rig.reports.len(), 2, "{:?}", rig.reports);
+}
