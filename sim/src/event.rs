@@ -8,7 +8,7 @@ use policies::batch::{BatchEffect, BatchLoad, Refusal};
 use policies::kv::PageHash;
 use policies::kv::events::KvEvent;
 use policies::kv::handoff::{Asked, RefusalCode, TransferKey};
-use policies::placement::{PlaceRequest, PlacementEffect, PoolInfo, Prefix, WorkerInfo};
+use policies::placement::{PlaceRequest, PlacementEffect, Prefix, WorkerInfo};
 use policies::request::RequestSpec;
 use policies::step::{Drawn, StepOutcome};
 use policies::time::{Span, Time};
@@ -16,6 +16,10 @@ use policies::time::{Span, Time};
 use crate::network::{Addr, Silence, Way, Wire, addr_of};
 use crate::node::worker::WorkerAd;
 use crate::workload::Arrival;
+
+mod pool;
+
+pub use pool::{PoolEvent, PoolMsg, PoolNews};
 
 /// Something that happens at a point in time.
 #[derive(Clone, Debug)]
@@ -75,14 +79,8 @@ pub enum Event {
     Move(u32),
     /// A worker that takes nothing new has nothing left.
     Drained(WorkerId),
-    /// A pool starts.
-    StartPool(u32),
-    /// A message reaches the node of a pool, which may have ended since it was sent.
-    Pool(WorkerId, PoolMsg),
-    /// A pool asked to be called.
-    PoolTimer(WorkerId),
-    /// The disk of a pool has done what it was at.
-    DiskDone(WorkerId),
+    /// Something happens to a pool.
+    Pool(Box<PoolEvent>),
 }
 
 /// Why a request comes when it does.
@@ -144,14 +142,8 @@ pub enum ControllerMsg {
     GatewayLeft(u64),
     /// A worker takes nothing new.
     Draining(WorkerId),
-    /// A pool is ready.
-    PoolJoined(Box<PoolInfo>),
-    /// A pool was seen to be gone.
-    PoolLeft(WorkerId),
-    /// What has changed of a pool's pages: message number, changes.
-    PoolEvents(WorkerId, u64, Vec<KvEvent>),
-    /// All pages of a pool, after the message of this number.
-    PoolSnapshot(WorkerId, u64, Vec<PageHash>),
+    /// About a pool.
+    Pool(Box<PoolNews>),
 }
 
 /// Messages to a worker.
@@ -195,19 +187,6 @@ impl WorkerMsg {
     pub const fn is_routine(&self) -> bool {
         matches!(self, Self::Beat(_) | Self::BeatDue | Self::Look)
     }
-}
-
-/// Messages to a pool.
-#[derive(Clone, Debug)]
-pub enum PoolMsg {
-    /// Keep the pages of this prompt, which that worker has computed.
-    Store(WorkerId, Box<RequestSpec>),
-    /// Tell the controller all pages.
-    Resync,
-    /// From the other end of a transfer of pages.
-    Kv(Box<KvMail>),
-    /// The link to a worker is gone.
-    PeerLost(WorkerId),
 }
 
 /// A message between the two ends of a transfer of pages.
@@ -305,9 +284,15 @@ impl Event {
     #[must_use]
     pub fn mail(to: WorkerId, mail: KvMail) -> Self {
         match addr_of(&to) {
-            Addr::Pool(_) => Self::Pool(to, PoolMsg::Kv(Box::new(mail))),
+            Addr::Pool(_) => Self::pool(PoolEvent::Message(to, PoolMsg::Kv(Box::new(mail)))),
             _ => Self::Worker(to, WorkerMsg::Kv(Box::new(mail))),
         }
+    }
+
+    /// What happens to a pool.
+    #[must_use]
+    pub fn pool(event: PoolEvent) -> Self {
+        Self::Pool(Box::new(event))
     }
 
     /// What comes first among events of the same time: faults, messages, engines, clients, timers.
@@ -320,24 +305,19 @@ impl Event {
             | Self::Rejoin(_)
             | Self::Fault(_)
             | Self::FaultOver(_)
-            | Self::StartPool(_)
             | Self::Drained(_) => 0,
             Self::Gateway(_)
             | Self::Controller(_)
             | Self::StandIn(_)
             | Self::Worker(..)
-            | Self::Pool(..)
             | Self::Wire(_)
             | Self::Notice { .. }
             | Self::Relink(..)
             | Self::Flow(_) => Self::MESSAGE,
-            Self::StepDone(..) | Self::DiskDone(_) => 2,
+            Self::StepDone(..) => 2,
             Self::Arrive(..) | Self::Leave(_) | Self::Read(_) | Self::Move(_) => 3,
-            Self::Timer(_)
-            | Self::ControllerTick
-            | Self::StandInTick
-            | Self::KvTimer(..)
-            | Self::PoolTimer(_) => 4,
+            Self::Timer(_) | Self::ControllerTick | Self::StandInTick | Self::KvTimer(..) => 4,
+            Self::Pool(event) => event.class(),
         }
     }
 }

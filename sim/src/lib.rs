@@ -1,8 +1,8 @@
 //! Simulation of a cluster in virtual time.
 //!
 //! A heap of events drives the same cores that serve: [`policies::session`] at the gateway, [`policies::placement`] at
-//! the controller, [`policies::batch`] at each worker, over the pages and the pace of the fake engine
-//! ([`policies::cost`]). The drivers in [`node`] do what the live actors do: an event comes, one core is called, its
+//! the controller, [`policies::batch`] at each worker and [`policies::pool`] at each pool, over the pages and the pace of the
+//! fake engine ([`policies::cost`]). The drivers in [`node`] do what the live actors do: an event comes, one core is called, its
 //! effects become messages that arrive later. After every event the core that was called is checked against itself, and
 //! at the end nothing may be left anywhere. The same scenario gives the same run, to the last event.
 #![forbid(unsafe_code)]

@@ -12,7 +12,7 @@ use policies::cost::Hardware;
 use policies::rng;
 use policies::time::{Span, Time};
 
-use crate::event::{Event, GatewayMsg, KvMail, KvMessage, Outbox, PoolMsg, WorkerMsg};
+use crate::event::{Event, GatewayMsg, KvMail, KvMessage, Outbox, PoolEvent, PoolMsg, WorkerMsg};
 use crate::queue::Queue;
 use crate::scenario::Scenario;
 
@@ -96,12 +96,11 @@ pub fn place(event: &Event) -> Option<Addr> {
         Event::Worker(id, _) | Event::StepDone(id, _) | Event::KvTimer(id, ..) | Event::Drained(id) => {
             Some(Addr::Worker(index_of(id)))
         }
-        Event::Pool(id, _) | Event::PoolTimer(id) | Event::DiskDone(id) => Some(Addr::Pool(index_of(id))),
+        Event::Pool(event) => event.place(),
         Event::Notice { who, .. } => Some(*who),
         Event::Wire(wire) => Some(wire.to),
         Event::Crash(_)
         | Event::Start(_)
-        | Event::StartPool(_)
         | Event::FalseAlarm(_)
         | Event::Rejoin(_)
         | Event::Fault(_)
@@ -213,7 +212,9 @@ impl Network {
                             outcome.took = links.slowed(from, outcome.took);
                             span = links.slowed(from, span);
                         }
-                        (Event::DiskDone(_), Some(links)) => span = links.slowed(from, span),
+                        (Event::Pool(event), Some(links)) if matches!(**event, PoolEvent::DiskDone(_)) => {
+                            span = links.slowed(from, span);
+                        }
                         _ => {}
                     }
                     queue.push(now + span, event);
@@ -493,7 +494,10 @@ impl Network {
 fn no_link(now: Time, from: Addr, event: Event, queue: &mut Queue) {
     let (worker, message) = match event {
         Event::Worker(worker, message) => (worker, message),
-        Event::Pool(pool, PoolMsg::Kv(mail)) => (pool, WorkerMsg::Kv(mail)),
+        Event::Pool(event) => match *event {
+            PoolEvent::Message(pool, PoolMsg::Kv(mail)) => (pool, WorkerMsg::Kv(mail)),
+            _ => return,
+        },
         _ => return,
     };
     match (from, message) {

@@ -8,7 +8,9 @@ use policies::rng::mix64;
 use policies::step::SeqKey;
 use policies::time::Time;
 
-use crate::event::{ControllerMsg, Event, GatewayMsg, KvMail, KvMessage, PageBlock, PoolMsg, WorkerMsg};
+use crate::event::{
+    ControllerMsg, Event, GatewayMsg, KvMail, KvMessage, PageBlock, PoolEvent, PoolMsg, PoolNews, WorkerMsg,
+};
 use crate::network::Addr;
 
 /// A running hash of events: their times, their kinds, and whom and what they are about. Two runs with the same hash
@@ -137,17 +139,15 @@ impl Trace {
                 self.add(79);
                 self.worker(worker);
             }
-            Event::StartPool(_) | Event::Pool(..) | Event::PoolTimer(_) | Event::DiskDone(_) => {
-                self.pool(event);
-            }
+            Event::Pool(event) => self.pool(event),
         }
     }
 
     /// What happens at pools.
-    fn pool(&mut self, event: &Event) {
+    fn pool(&mut self, event: &PoolEvent) {
         match event {
-            Event::StartPool(pool) => return self.all([88, (*pool).into()]),
-            Event::Pool(pool, message) => {
+            PoolEvent::Start(pool) => self.all([88, (*pool).into()]),
+            PoolEvent::Message(pool, message) => {
                 self.worker(pool);
                 match message {
                     PoolMsg::Store(from, spec) => {
@@ -161,12 +161,16 @@ impl Trace {
                         self.worker(peer);
                     }
                 }
-                return;
             }
-            Event::PoolTimer(pool) | Event::DiskDone(pool) => self.worker(pool),
-            _ => {}
+            PoolEvent::DiskDone(pool) => {
+                self.add(92);
+                self.worker(pool);
+            }
+            PoolEvent::Timer(pool) => {
+                self.add(93);
+                self.worker(pool);
+            }
         }
-        self.add(if matches!(event, Event::DiskDone(_)) { 92 } else { 93 });
     }
 
     fn mail(&mut self, mail: &KvMail) {
@@ -323,19 +327,25 @@ impl Trace {
                 self.add(87);
                 self.worker(worker);
             }
-            ControllerMsg::PoolJoined(info) => {
+            ControllerMsg::Pool(news) => self.pool_news(news),
+        }
+    }
+
+    fn pool_news(&mut self, news: &PoolNews) {
+        match news {
+            PoolNews::Joined(info) => {
                 self.add(94);
                 self.worker(&info.id);
             }
-            ControllerMsg::PoolLeft(pool) => {
+            PoolNews::Left(pool) => {
                 self.add(95);
                 self.worker(pool);
             }
-            ControllerMsg::PoolEvents(pool, seq, events) => {
+            PoolNews::Events(pool, seq, events) => {
                 self.worker(pool);
                 self.all([96, *seq, events.iter().map(|e| e.pages() as u64).sum()]);
             }
-            ControllerMsg::PoolSnapshot(pool, seq, pages) => {
+            PoolNews::Snapshot(pool, seq, pages) => {
                 self.worker(pool);
                 self.all([97, *seq, pages.len() as u64]);
             }

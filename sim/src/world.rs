@@ -9,7 +9,7 @@ use config::ids::WorkerId;
 use policies::time::Time;
 
 use crate::SimError;
-use crate::event::{Came, Event, Outbox};
+use crate::event::{Came, Event, Outbox, PoolEvent};
 use crate::network::{Addr, Network};
 use crate::node::worker::Handoffs;
 use crate::node::{Controller, Gateway, Pools, Workers};
@@ -80,7 +80,7 @@ impl World {
         let workers = scenario.workers();
         (0..workers).for_each(|w| queue.push(Time::ZERO, Event::Start(w)));
         let pools = scenario.pool_count();
-        (0..pools).for_each(|p| queue.push(Time::ZERO, Event::StartPool(p)));
+        (0..pools).for_each(|p| queue.push(Time::ZERO, Event::pool(PoolEvent::Start(p))));
         let mut faults = scenario.faults.clone();
         faults.extend(scenario.random_faults.random.draw(scenario.seed, workers, pools));
         faults::schedule(&faults, &mut queue);

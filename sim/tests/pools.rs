@@ -45,7 +45,7 @@ fn fault(kind: FaultKind, nodes: &[&str], at_ms: u64, lasting_ms: u64) -> Fault 
     Fault {
         at: Dur::from_millis(at_ms),
         kind,
-        nodes: nodes.iter().map(|name| name.parse().unwrap()).collect(),
+        nodes: nodes.iter().map(|name| name.parse().expect("a node's name")).collect(),
         back_after: Some(Dur::from_millis(lasting_ms)),
         ..Fault::default()
     }

@@ -37,7 +37,7 @@ pub(super) struct Chosen {
     /// What that one fetches of it.
     pub(super) fetch: Option<Box<Prefix>>,
     /// The pool that is to keep it.
-    pub(super) store: Option<WorkerId>,
+    pub(super) store: Option<Box<WorkerId>>,
 }
 
 impl Free {
@@ -309,9 +309,9 @@ impl Placement {
     }
 
     /// The pool that is to keep the prompt, as the first policy says that counts.
-    fn hear_store(&self, said: &Consultation) -> Option<WorkerId> {
+    fn hear_store(&self, said: &Consultation) -> Option<Box<WorkerId>> {
         let mut stores = said.asked.iter().filter_map(|asked| asked.opinion()?.store.as_ref());
-        stores.find(|store| self.knows_pool(&store.pool)).map(|store| store.pool.clone())
+        stores.find(|store| self.knows_pool(&store.pool)).map(|store| Box::new(store.pool.clone()))
     }
 
     /// Adds what has come to each worker since the policies were shown it: requests that arrive together are asked about

@@ -175,7 +175,7 @@ pub struct Plan {
     /// What whoever computes the prompt fetches of it from another worker, or from a pool.
     pub fetch: Option<Box<Prefix>>,
     /// The pool that is told to keep the prompt's pages when they are computed.
-    pub store: Option<WorkerId>,
+    pub store: Option<Box<WorkerId>>,
     /// Why, for logs and the client: `least-loaded`, `only-worker`, …
     pub why: &'static str,
     /// What was thought on the way there: of each policy that was asked, in their order, and of the choice itself.

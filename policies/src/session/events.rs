@@ -45,7 +45,7 @@ impl Session {
         fx.push(SessionEffect::Submit { worker, prefill, fetch, spec: Box::new(spec) });
         self.at = Some(plan.worker);
         self.prefill = plan.prefill;
-        self.store = plan.store;
+        self.store = plan.store.map(|pool| *pool);
     }
 
     /// The controller has no place.

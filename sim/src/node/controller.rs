@@ -5,7 +5,7 @@ use policies::placement::{Placement, PlacementConfig};
 use policies::policy::{ClusterPolicy, PolicyConfig};
 use policies::time::Time;
 
-use crate::event::{ControllerMsg, Outbox};
+use crate::event::{ControllerMsg, Outbox, PoolNews};
 use crate::watch::{Checks, Watch};
 
 mod effects;
@@ -69,17 +69,19 @@ impl Controller {
                 self.core.kv_snapshot(&worker, seq, 0, 1, &pages);
             }
             ControllerMsg::Draining(worker) => self.core.worker_draining(&worker),
-            ControllerMsg::PoolJoined(info) => self.core.pool_joined(*info),
-            ControllerMsg::PoolLeft(pool) => self.core.pool_left(&pool),
-            ControllerMsg::PoolEvents(pool, seq, events) => {
-                self.core.pool_events(&pool, seq, &events);
-            }
-            ControllerMsg::PoolSnapshot(pool, seq, pages) => {
-                self.core.pool_snapshot(&pool, seq, 0, 1, &pages);
-            }
+            ControllerMsg::Pool(news) => self.pool(*news),
             ControllerMsg::GatewayLeft(life) => self.core.gateway_left(now, life, &mut fx),
         }
         self.finish(now, fx, out)
+    }
+
+    fn pool(&mut self, news: PoolNews) {
+        match news {
+            PoolNews::Joined(info) => self.core.pool_joined(info),
+            PoolNews::Left(pool) => self.core.pool_left(&pool),
+            PoolNews::Events(pool, seq, events) => _ = self.core.pool_events(&pool, seq, &events),
+            PoolNews::Snapshot(pool, seq, pages) => _ = self.core.pool_snapshot(&pool, seq, 0, 1, &pages),
+        }
     }
 
     /// The tick that was asked for.

@@ -31,6 +31,8 @@ impl World {
         }
     }
 
+    // Else each event would be copied once more.
+    #[inline(always)]
     fn apply(&mut self, now: Time, event: Event) -> Result<(), Broken> {
         let out = &mut self.out;
         match event {
@@ -53,17 +55,8 @@ impl World {
             Event::StepDone(id, outcome) => self.step_done(now, &id, outcome),
             Event::KvTimer(id, request, attempt) => self.kv_timer(now, &id, (request, attempt)),
             Event::Move(index) => self.move_some(now, index),
-            Event::Pool(id, message) => self.pool(now, id, message),
-            Event::PoolTimer(id) => match self.pools.process(&id) {
-                Some(pool) => pool.tick(now, out),
-                None => Ok(()),
-            },
-            Event::DiskDone(id) => match self.pools.process(&id) {
-                Some(pool) => pool.disk_done(now, out),
-                None => Ok(()),
-            },
+            Event::Pool(event) => self.pool_event(now, *event),
             Event::Start(_)
-            | Event::StartPool(_)
             | Event::Rejoin(_)
             | Event::Crash(_)
             | Event::FalseAlarm(_)

@@ -26,7 +26,6 @@ impl World {
     pub(super) fn fault(&mut self, now: Time, event: &Event) {
         match *event {
             Event::Start(worker) => self.start(worker),
-            Event::StartPool(pool) => self.start_pool(now, pool),
             Event::Rejoin(worker) => self.rejoin(worker),
             Event::Crash(worker) => self.crash(now, Addr::Worker(worker)),
             Event::FalseAlarm(worker) => self.false_alarm(worker),

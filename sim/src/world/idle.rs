@@ -1,7 +1,7 @@
 //! What comes out of the queue and does nothing, or nothing that a run would last for.
 
 use super::World;
-use crate::event::Event;
+use crate::event::{Event, PoolEvent};
 
 impl World {
     /// What was asked for by something that is over is no event: it neither counts nor makes the run longer.
@@ -25,7 +25,7 @@ impl World {
             Event::StandInTick => self.stand_in.core().next_deadline().is_none(),
             Event::Worker(_, message) => message.is_routine(),
             // What somebody waits for comes in a message.
-            Event::PoolTimer(_) | Event::DiskDone(_) => true,
+            Event::Pool(event) => matches!(**event, PoolEvent::Timer(_) | PoolEvent::DiskDone(_)),
             Event::Move(_) => self.gateway.live() == 0,
             _ => false,
         }

@@ -3,7 +3,7 @@
 use policies::placement::WorkerInfo;
 
 use super::{World, life};
-use crate::event::{ControllerMsg, Event, GatewayMsg, WorkerMsg};
+use crate::event::{ControllerMsg, Event, GatewayMsg, PoolNews, WorkerMsg};
 use crate::network::{self, Addr};
 use crate::node::Worker;
 
@@ -47,7 +47,10 @@ impl World {
     pub(super) fn meet(&mut self, by: Addr, message: &ControllerMsg) {
         let id = match message {
             ControllerMsg::Joined(info) => &info.id,
-            ControllerMsg::PoolJoined(info) => &info.id,
+            ControllerMsg::Pool(news) => match &**news {
+                PoolNews::Joined(info) => &info.id,
+                _ => return,
+            },
             _ => return,
         };
         if self.network.links().is_some() {

@@ -1,17 +1,16 @@
 //! Pools: how they start, how others come to know of them, and what comes to them.
 
 use config::ids::WorkerId;
-use policies::ensure_invariant;
 use policies::invariant::Broken;
 use policies::time::Time;
 
 use super::{World, life};
-use crate::event::{ControllerMsg, Event, PoolMsg, WorkerMsg};
+use crate::event::{ControllerMsg, Event, PoolEvent, PoolMsg, PoolNews, WorkerMsg};
 use crate::network::{self, Addr};
-use crate::node::pool::Shelves;
 use crate::node::pools::pool_name;
 
 mod args;
+mod checks;
 
 pub(super) use args::{args, machines};
 
@@ -24,7 +23,7 @@ impl World {
         let node = Addr::Pool(index);
         if let Some(id) = self.pools.at(index).map(|pool| pool.info().id.clone()) {
             // What it found on its disk may be too much.
-            self.tell(node, Event::PoolTimer(id));
+            self.tell(node, Event::pool(PoolEvent::Timer(id)));
         }
         match self.network.is_dead(node) {
             // It says what it offers over each link that it has.
@@ -37,7 +36,7 @@ impl World {
     pub(super) fn pool_found(&mut self, index: u32) {
         let Some(info) = self.pools.at(index).map(|pool| pool.info().clone()) else { return };
         self.out.from = Addr::Pool(index);
-        self.out.send(Event::Controller(ControllerMsg::PoolJoined(Box::new(info))));
+        self.out.send(Event::Controller(ControllerMsg::Pool(Box::new(PoolNews::Joined(info)))));
     }
 
     /// One of two nodes, one of which is a pool, has no link to the other any more.
@@ -45,7 +44,7 @@ impl World {
         match (who, whom) {
             (Addr::Controller, _) => {
                 if let Some(id) = self.met.remove(&(who, whom)) {
-                    self.tell(who, Event::Controller(ControllerMsg::PoolLeft(id)));
+                    self.tell(who, Event::Controller(ControllerMsg::Pool(Box::new(PoolNews::Left(id)))));
                 }
             }
             (Addr::Worker(index), Addr::Pool(pool)) => {
@@ -55,15 +54,32 @@ impl World {
             (Addr::Pool(index), Addr::Worker(worker)) => {
                 if let Some(id) = self.pools.at(index).map(|pool| pool.info().id.clone()) {
                     let lost = PoolMsg::PeerLost(life(&self.lives, worker));
-                    self.tell(who, Event::Pool(id, lost));
+                    self.tell(who, Event::pool(PoolEvent::Message(id, lost)));
                 }
             }
             _ => {}
         }
     }
 
+    /// Something happens to a pool.
+    pub(super) fn pool_event(&mut self, now: Time, event: PoolEvent) -> Result<(), Broken> {
+        match event {
+            PoolEvent::Start(index) => {
+                self.start_pool(now, index);
+                Ok(())
+            }
+            PoolEvent::Message(id, message) => self.pool(now, id, message),
+            PoolEvent::Timer(id) => {
+                self.pools.process(&id).map_or(Ok(()), |pool| pool.tick(now, &mut self.out))
+            }
+            PoolEvent::DiskDone(id) => {
+                self.pools.process(&id).map_or(Ok(()), |pool| pool.disk_done(now, &mut self.out))
+            }
+        }
+    }
+
     /// A message reaches the node of a pool.
-    pub(super) fn pool(&mut self, now: Time, id: WorkerId, message: PoolMsg) -> Result<(), Broken> {
+    fn pool(&mut self, now: Time, id: WorkerId, message: PoolMsg) -> Result<(), Broken> {
         let here = match message {
             // A transfer is between two processes.
             PoolMsg::Kv(_) => self.pools.process(&id),
@@ -87,23 +103,5 @@ impl World {
                 self.pools.fill(*index, begins);
             }
         }
-    }
-
-    pub(super) fn nothing_left_at_pools(&self) -> Result<(), Broken> {
-        for (index, (node, _, pool)) in (0..).zip(self.pools.each()) {
-            let at = Addr::Pool(index);
-            let Some(pool) = pool.filter(|_| !self.network.is_frozen(at) && !self.network.is_dead(at)) else {
-                continue;
-            };
-            pool.store().check()?;
-            let (left, stats) = (pool.shelves(), pool.stats());
-            let held = stats.puts + stats.readers + stats.waiting_bytes + stats.writing_bytes;
-            ensure_invariant!(
-                left == Shelves::default() && held == 0,
-                "sim_pool_uses_end",
-                "{node}: {left:?}, {stats:?}"
-            );
-        }
-        Ok(())
     }
 }

@@ -68,6 +68,7 @@ fn name(node: Addr) -> NodeId {
         Addr::Gateway => "g".into(),
         Addr::Controller => "c".into(),
         Addr::Worker(n) => format!("w{n}").into(),
+        Addr::Pool(n) => format!("p{n}").into(),
     }
 }
 

@@ -39,9 +39,9 @@ fn nothing_is_written_to_a_full_disk_and_reads_go_on() {
 /// The clients of the first so many milliseconds.
 fn until(ms: u64) -> sim::scenario::Workload {
     let scenario = with(Vec::new());
-    let mut clients = sim::workload::Clients::new(&scenario).unwrap();
+    let mut clients = sim::workload::Clients::new(&scenario).expect("a source of arrivals");
     let mut requests = 0;
-    while clients.next().unwrap().is_some_and(|arrival| arrival.at.0 < ms * 1_000_000) {
+    while clients.next().expect("a source of arrivals").is_some_and(|arrival| arrival.at.0 < ms * 1_000_000) {
         requests += 1;
     }
     sim::scenario::Workload { requests, ..scenario.workload }

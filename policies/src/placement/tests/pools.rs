@@ -67,12 +67,15 @@ fn a_prompt_is_kept_at_a_pool_and_fetched_from_there_when_that_has_it() {
     assert_eq!(work(&mut p), [PolicyWork::ResyncPool(pool_id(1))]);
     assert_eq!(p.pool_snapshot(&pool_id(1), 0, 0, 1, &[]), Feed::Applied);
     let first = plan(&mut p, 1);
-    assert_eq!((first.fetch.clone(), first.store.clone()), (None, Some(pool_id(1))));
+    assert_eq!((first.fetch.clone(), first.store.clone()), (None, Some(Box::new(pool_id(1)))));
     assert_eq!(stage(&first, PoolReplicate::NAME).action, "store");
     assert_eq!(p.pool_events(&pool_id(1), 1, &stored(30)), Feed::Applied);
     let second = plan(&mut p, 2);
     let prefix = Prefix { from: pool_id(1), pool: true, tokens: 480 };
-    assert_eq!((second.fetch.clone(), second.store.clone()), (Some(Box::new(prefix)), Some(pool_id(1))));
+    assert_eq!(
+        (second.fetch.clone(), second.store.clone()),
+        (Some(Box::new(prefix)), Some(Box::new(pool_id(1))))
+    );
     let stage = stage(&second, PoolReplicate::NAME);
     assert_eq!(stage.action, "fetch");
     let said = |name: &str| stage.numbers.iter().find(|(n, _)| n == name).map(|(_, value)| *value);
@@ -122,7 +125,7 @@ fn a_pool_that_is_gone_or_restarted_is_asked_for_nothing_until_it_has_said_what_
     assert_eq!(work(&mut p), [PolicyWork::ResyncPool(pool_id(1)), PolicyWork::ResyncPool(pool_id(2))]);
     assert_eq!(p.pool_events(&pool_id(1), 1, &stored(4)), Feed::Stale, "a life that is over");
     let plan_of = plan(&mut p, 2);
-    assert_eq!((plan_of.fetch, plan_of.store), (None, Some(pool_id(2))));
+    assert_eq!((plan_of.fetch, plan_of.store), (None, Some(Box::new(pool_id(2)))));
     p.pool_joined(pool(1));
     assert!(!p.knows_pool(&pool_id(1)), "a message from the past");
     p.pool_left(&pool_id(2));

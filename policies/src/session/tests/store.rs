@@ -16,7 +16,7 @@ fn placed(plan: Plan) -> Session {
 
 #[test]
 fn a_pool_is_told_at_the_first_token_of_an_attempt_and_asks_who_computed_the_prompt() {
-    let mut s = placed(Plan { store: Some(pool()), prefill: Some(worker(9)), ..plan(1) });
+    let mut s = placed(Plan { store: Some(Box::new(pool())), prefill: Some(worker(9)), ..plan(1) });
     let mut fx = Vec::new();
     for (choice, index) in [(1, 0), (0, 0), (0, 1)] {
         s.token(T, &event(0, choice, index, None), &mut fx);
@@ -31,10 +31,10 @@ fn a_pool_is_told_at_the_first_token_of_an_attempt_and_asks_who_computed_the_pro
 
 #[test]
 fn an_attempt_of_which_nothing_came_is_not_kept_and_the_next_one_is() {
-    let mut s = placed(Plan { store: Some(pool()), ..plan(1) });
+    let mut s = placed(Plan { store: Some(Box::new(pool())), ..plan(1) });
     let mut fx = Vec::new();
     s.worker_lost(T, &worker(1), &mut fx);
-    s.placed(T, Attempt(1), Plan { store: Some(pool()), ..plan(2) }, &mut fx);
+    s.placed(T, Attempt(1), Plan { store: Some(Box::new(pool())), ..plan(2) }, &mut fx);
     s.token(T, &event(0, 0, 0, None), &mut fx);
     assert!(!names(&fx).iter().any(|name| name.starts_with("store")), "{:?}", names(&fx));
     fx.clear();

@@ -6,7 +6,7 @@ use policies::policy::{PolicyAction, PolicyMode};
 use policies::time::Time;
 
 use super::Controller;
-use crate::event::{Event, GatewayMsg, Outbox, PoolMsg, WorkerMsg};
+use crate::event::{Event, GatewayMsg, Outbox, PoolEvent, PoolMsg, WorkerMsg};
 
 impl Controller {
     /// Carries out what the core wants, which is `fx` and what policies have to do, and looks whether it is in order.
@@ -24,7 +24,9 @@ impl Controller {
         for work in work {
             match work {
                 PolicyWork::Resync(worker) => out.send(Event::Worker(worker, WorkerMsg::Resync)),
-                PolicyWork::ResyncPool(pool) => out.send(Event::Pool(pool, PoolMsg::Resync)),
+                PolicyWork::ResyncPool(pool) => {
+                    out.send(Event::pool(PoolEvent::Message(pool, PoolMsg::Resync)));
+                }
                 // To be counted and said, where there are metrics and a log.
                 PolicyWork::Note(_) => {}
                 PolicyWork::Act { mode: PolicyMode::Shadow | PolicyMode::Off, .. } => {}

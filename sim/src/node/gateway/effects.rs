@@ -7,7 +7,7 @@ use policies::time::Time;
 
 use super::clients::deliver;
 use super::{Gateway, Live};
-use crate::event::{ControllerMsg, Event, Outbox, PoolMsg, WorkerMsg};
+use crate::event::{ControllerMsg, Event, Outbox, PoolEvent, PoolMsg, WorkerMsg};
 use crate::report::tally::Outcome;
 
 impl Gateway {
@@ -46,7 +46,7 @@ impl Gateway {
                 tell(worker, WorkerMsg::Submit(spec, prefill, fetch), out);
             }
             SessionEffect::Store { pool, from, spec } => {
-                out.send(Event::Pool(pool, PoolMsg::Store(from, spec)));
+                out.send(Event::pool(PoolEvent::Message(pool, PoolMsg::Store(from, spec))));
             }
             SessionEffect::CancelAt { worker, request, attempt } => {
                 tell(worker, WorkerMsg::Cancel(request, attempt), out);

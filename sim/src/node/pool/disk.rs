@@ -6,26 +6,21 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use config::ids::WorkerId;
-use policies::kv::PageHash;
-use policies::pool::{DiskError, Found, OpId, PageKey};
+use policies::pool::{DiskError, Found, PageKey};
 use policies::time::Span;
 
 use super::Page;
-use crate::event::{Event, Outbox};
+use crate::event::{Event, Outbox, PoolEvent};
+
+mod orders;
+
+pub use orders::DiskSpeed;
+pub(super) use orders::{Done, Order};
+
+use orders::File;
 
 /// As the live pool's: reads between two other things where there are always more.
 const READS: u32 = 4;
-
-/// How fast a disk is.
-#[derive(Clone, Copy, Debug)]
-pub struct DiskSpeed {
-    /// Bytes that it reads a second.
-    pub read: u64,
-    /// Bytes that it writes a second.
-    pub write: u64,
-    /// What everything takes besides.
-    pub latency: Span,
-}
 
 /// What is on the disk, and what waits for it.
 #[derive(Debug)]
@@ -42,30 +37,6 @@ pub struct Disk {
     /// Reads since the last of the others.
     reads_on_end: u32,
     at: Option<Order>,
-}
-
-#[derive(Debug)]
-struct File {
-    parent: Option<PageHash>,
-    bytes: u64,
-    used: u64,
-    page: Page,
-}
-
-/// What a disk is to do.
-#[derive(Debug)]
-pub(super) enum Order {
-    Write { op: OpId, key: PageKey, parent: Option<PageHash>, bytes: u64, page: Page },
-    Read { op: OpId, key: PageKey, bytes: u64 },
-    Delete { key: PageKey, bytes: u64 },
-}
-
-/// What came of it.
-#[derive(Debug)]
-pub(super) enum Done {
-    Wrote(OpId, Result<(), DiskError>),
-    Read(OpId, PageKey, Result<Page, DiskError>),
-    Deleted(PageKey, u64, Result<(), DiskError>),
 }
 
 impl Disk {
@@ -124,7 +95,7 @@ impl Disk {
         };
         let moves = u128::from(bytes) * 1_000_000_000 / u128::from(speed.max(1));
         let moves = Span(u64::try_from(moves).unwrap_or(u64::MAX));
-        out.after(self.speed.latency + moves, Event::DiskDone(pool.clone()));
+        out.after(self.speed.latency + moves, Event::pool(PoolEvent::DiskDone(pool.clone())));
     }
 
     /// What was being done is.

@@ -9,9 +9,10 @@ use policies::pool::ReaderId;
 use policies::time::Time;
 
 use super::{Id, Page, Side};
-use crate::event::{KvMessage, PageBlock};
+use crate::event::PageBlock;
 
 mod effects;
+mod mail;
 
 #[derive(Debug)]
 pub(super) struct Giving {
@@ -47,31 +48,6 @@ impl Giving {
         })
     }
 
-    /// A message of the worker; says whether the transfer is over, as the others do.
-    pub(super) fn hear(
-        &mut self,
-        key: TransferKey,
-        message: &KvMessage,
-        side: &mut Side<'_>,
-    ) -> Result<bool, Broken> {
-        let event = match *message {
-            KvMessage::Open { first_page, window } => SenderEvent::Opened { first_page, window },
-            KvMessage::Credit(pages) => SenderEvent::Credit { pages },
-            KvMessage::Ack => SenderEvent::Ack,
-            KvMessage::Cancel => SenderEvent::PeerCancelled,
-            KvMessage::Sent { first, count, .. } => SenderEvent::Sent { first, count },
-            KvMessage::LinkLost => return self.link_lost(side),
-            // Of the other end.
-            KvMessage::Ask { .. }
-            | KvMessage::Accepted
-            | KvMessage::Begun
-            | KvMessage::Refused(_)
-            | KvMessage::Pages(_)
-            | KvMessage::Last { .. } => return Ok(false),
-        };
-        self.act(side, |end, now, fx| end.on(now, key, event, fx))
-    }
-
     pub(super) fn tick(&mut self, side: &mut Side<'_>) -> Result<bool, Broken> {
         self.act(side, Sender::tick)
     }
@@ -104,7 +80,7 @@ impl Giving {
         self.act(side, |end, now, fx| end.on(now, key, SenderEvent::ExportFailed { first, count }, fx))
     }
 
-    fn act(
+    pub(super) fn act(
         &mut self,
         side: &mut Side<'_>,
         call: impl FnOnce(&mut Sender, Time, &mut Vec<SenderEffect>),

@@ -9,7 +9,7 @@ use policies::time::Time;
 
 use super::take::Taking;
 use super::{Id, Pool};
-use crate::event::{Event, Outbox, PoolMsg};
+use crate::event::{Event, Outbox, PoolEvent, PoolMsg};
 use crate::workload;
 
 impl Pool {
@@ -65,7 +65,7 @@ impl Pool {
         let due = ends.chain(self.store.next_deadline()).min();
         if let Some(due) = due.filter(|due| self.timer.is_none_or(|timer| *due < timer)) {
             self.timer = Some(due);
-            out.after(due.since(now), Event::PoolTimer(self.info.id.clone()));
+            out.after(due.since(now), Event::pool(PoolEvent::Timer(self.info.id.clone())));
         }
         let store = &self.store;
         self.watch.check(store.stats().pages, || store.check(), || store.check_bounds())

@@ -10,9 +10,10 @@ use policies::request::RequestSpec;
 use policies::time::Time;
 
 use super::{Id, Page, Side};
-use crate::event::{KvMessage, PageBlock};
+use crate::event::PageBlock;
 
 mod effects;
+mod mail;
 
 #[derive(Debug)]
 pub(super) struct Taking {
@@ -35,40 +36,6 @@ pub(super) struct Taking {
 impl Taking {
     pub(super) fn start(&mut self, side: &mut Side<'_>) -> Result<bool, Broken> {
         self.act(side, Receiver::start)
-    }
-
-    /// A message of the worker; says whether the transfer is over, as the others do.
-    pub(super) fn hear(
-        &mut self,
-        key: TransferKey,
-        message: KvMessage,
-        side: &mut Side<'_>,
-    ) -> Result<bool, Broken> {
-        let event = match message {
-            KvMessage::Accepted => ReceiverEvent::Accepted,
-            KvMessage::Refused(code) => ReceiverEvent::Refused(code),
-            KvMessage::Begun => ReceiverEvent::Begun,
-            KvMessage::Pages(block) => {
-                let PageBlock { first, count, .. } = block;
-                self.here = Some(block);
-                ReceiverEvent::Pages { first, count, bytes: side.bytes(count) }
-            }
-            KvMessage::Last { tokens, block, .. } => {
-                let PageBlock { first, count, .. } = block;
-                let bytes = side.bytes(count);
-                self.here = Some(block);
-                ReceiverEvent::Last { tokens, first, count, bytes, drawn: false, ends: false }
-            }
-            KvMessage::Cancel => ReceiverEvent::PeerCancelled,
-            KvMessage::LinkLost => return self.act(side, Receiver::link_lost),
-            // Of the other end.
-            KvMessage::Ask { .. }
-            | KvMessage::Open { .. }
-            | KvMessage::Credit(_)
-            | KvMessage::Ack
-            | KvMessage::Sent { .. } => return Ok(false),
-        };
-        self.act(side, |end, now, fx| end.on(now, key, event, fx))
     }
 
     pub(super) fn tick(&mut self, side: &mut Side<'_>) -> Result<bool, Broken> {
@@ -117,7 +84,7 @@ impl Taking {
         Ok(self.end.has_ended())
     }
 
-    fn act(
+    pub(super) fn act(
         &mut self,
         side: &mut Side<'_>,
         call: impl FnOnce(&mut Receiver, Time, &mut Vec<ReceiverEffect>),

@@ -4,7 +4,7 @@ use policies::kv::PageHash;
 use policies::kv::events::KvEvent;
 
 use super::Pool;
-use crate::event::{ControllerMsg, Event, Outbox};
+use crate::event::{ControllerMsg, Event, Outbox, PoolNews};
 
 impl Pool {
     /// Tells the controller what has changed of the pages.
@@ -15,7 +15,8 @@ impl Pool {
             self.messages += 1;
             let events: Vec<KvEvent> = events.into_iter().map(|(_, event)| event).collect();
             let id = self.info.id.clone();
-            out.send(Event::Controller(ControllerMsg::PoolEvents(id, self.messages, events)));
+            let news = PoolNews::Events(id, self.messages, events);
+            out.send(Event::Controller(ControllerMsg::Pool(Box::new(news))));
         }
     }
 
@@ -28,6 +29,7 @@ impl Pool {
         };
         let pages: Vec<PageHash> = self.store.announce().contents.into_iter().flat_map(of).collect();
         let id = self.info.id.clone();
-        out.send(Event::Controller(ControllerMsg::PoolSnapshot(id, self.messages, pages)));
+        let news = PoolNews::Snapshot(id, self.messages, pages);
+        out.send(Event::Controller(ControllerMsg::Pool(Box::new(news))));
     }
 }

@@ -111,7 +111,7 @@ pub(super) fn placement_effect() -> impl Strategy<Value = PlacementEffect> {
                 worker,
                 prefill,
                 fetch,
-                store,
+                store: store.map(Box::new),
                 why,
                 stages: stages.into(),
             });
