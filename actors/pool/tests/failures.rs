@@ -114,7 +114,7 @@ async fn whatever_ends_in_a_fetch_the_rest_is_computed() {
 async fn a_store_that_is_called_off_leaves_nothing_under_way() {
     let mut nodes = Nodes::start().await;
     let (a, b) = (nodes.worker().await, nodes.worker().await);
-    let pool = nodes.pool(sized(10_000, None), &a).await;
+    let pool = nodes.pool(sized(10_000, None)).await;
     let mut cut = 0;
     for salt in 0..40 {
         let asked = prompt(6000 + salt, 40 * PAGE);
