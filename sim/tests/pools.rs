@@ -1,6 +1,7 @@
 //! Whole runs with pools that keep KV pages: what they save, what happens to them, and that nothing of it is left behind.
 
 use config::{Choice, Dur, Size, WorkerRole};
+use sim::report::page::{Shown, html};
 use sim::report::{PoolFigures, Pools};
 use sim::scenario::{Fault, FaultKind, Lengths, NodeClass, PoolClass};
 use sim::{Report, Run, Scenario, run, simulate};
@@ -165,7 +166,8 @@ fn a_slow_disk_costs_pages_and_no_time() {
 
 #[test]
 fn a_report_says_what_pools_did() {
-    let report = run(&scenario(vec![pool(25, Some(1000))])).unwrap();
+    let scenario = scenario(vec![pool(25, Some(1000))]);
+    let report = run(&scenario).unwrap();
     let table = report.to_table();
     assert!(table.contains("tokens fetched; pages: "), "{table}");
     assert!(table.contains("from disk") && table.contains("\np00000 "), "{table}");
@@ -174,7 +176,12 @@ fn a_report_says_what_pools_did() {
     let of = |key: &str| json["pools"][key].as_u64().unwrap();
     assert!(of("fetched_tokens") > 0 && of("given_disk") > 0 && of("written") > 0);
     // Without pools nothing is said of them.
-    let alone = run(&scenario(Vec::new())).unwrap();
+    let without = Scenario { pools: Vec::new(), ..scenario.clone() };
+    let alone = run(&without).unwrap();
+    let page = |scenario, report| html(&[Shown { name: "it", scenario, report }]).unwrap();
+    let shown = page(&scenario, &report);
+    assert!(shown.contains("<h2>Pools</h2>") && shown.contains("<td>p00000</td>"), "{shown}");
+    assert!(!page(&without, &alone).contains("<h2>Pools</h2>"));
     assert!(!alone.to_table().contains("tokens fetched") && !alone.to_json().unwrap().contains("\"pools\""));
 }
 
