@@ -26,7 +26,7 @@
 //! A disk that is full is pressure, not a failure: the first time some of its pages are deleted, and when that did not help
 //! nothing is written for [`DiskLimits::back_off`]; then one page is tried at a time. What a full disk held is its capacity from
 //! then on, so that pages make room for each other before they are written and not by failing; it is tried for more after
-//! [`DiskLimits::back_off`], and in vain ever more rarely. Reads go on all along.
+//! [`DiskLimits::back_off`] each time. Reads go on all along.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -9,17 +9,12 @@ use crate::time::{Span, Time};
 /// A part of the disk that is deleted when it turns out to be full, as a divisor.
 const PRESSURE: u64 = 32;
 
-/// What a disk is taken to hold that turned out to be full, until that time at least, and how long that was.
+/// What a disk is taken to hold that turned out to be full, until it is tried for more.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ceiling {
     bytes: u64,
     until: Time,
-    lasting: Span,
 }
-
-/// A full disk is tried for more after [`DiskLimits::back_off`](super::DiskLimits::back_off), and each time in vain after twice
-/// as long, up to so many times that.
-const LONGEST: u64 = 64;
 
 /// The queue for the disk.
 #[derive(Debug, Default)]
@@ -127,14 +122,11 @@ impl Store {
         let (file, on_disk) = (self.entries.file(bytes), self.on_disk());
         let former = self.writes.ceiling;
         // It was known to be full, and tried for more.
-        let tried = former.filter(|c| now >= c.until && on_disk.saturating_add(file) > c.bytes);
-        let lasting = match (tried, former) {
-            (Some(c), _) => Span(c.lasting.0.saturating_mul(2).min(back_off.0.saturating_mul(LONGEST))),
-            (None, Some(c)) if now < c.until => c.lasting,
-            _ => back_off,
-        };
-        self.writes.ceiling = Some(Ceiling { bytes: on_disk, until: now + lasting, lasting });
-        if tried.is_some() { file } else { file.max(self.entries.disk().bytes / PRESSURE) }
+        let tried = former.is_some_and(|c| now >= c.until && on_disk.saturating_add(file) > c.bytes);
+        // A disk that holds nothing of ours takes nothing, or has to be tried.
+        let ceiling = Ceiling { bytes: on_disk, until: now + back_off };
+        self.writes.ceiling = (on_disk >= file).then_some(ceiling);
+        if tried { file } else { file.max(self.entries.disk().bytes / PRESSURE) }
     }
 
     /// A page was written: where the disk holds more than it seemed to, it is full no more.
