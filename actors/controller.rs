@@ -160,7 +160,7 @@ impl ControllerState {
                     !self.core.policies().iter().any(|p| p.config.name == PoolReplicate::NAME.into());
                 if unused && !self.core.knows_pool(&info.id) {
                     let why = "cluster.cluster-policies does not list \"pool-replicate\"";
-                    warn!(pool = %info.id, why, "a pool is there that nothing is kept at");
+                    info!(pool = %info.id, why, "a pool is there that nothing is kept at");
                 }
                 self.core.pool_joined(info);
             }
