@@ -53,7 +53,10 @@ impl Pools {
         for (id, ad) in &now {
             let known = self.announced.get(id);
             if known.is_none_or(|known| known.info != ad.info) {
-                info!(pool = %id, address = ad.info.address, "pool joined");
+                // It says again what it is when it gives faster or slower.
+                if known.is_none() {
+                    info!(pool = %id, address = ad.info.address, "pool joined");
+                }
                 doors.to_controller(ControllerMsg::PoolJoined(ad.info.clone()));
             }
         }

@@ -6,12 +6,15 @@ use cluster::wire::{PoolAd, PoolLoad};
 use config::ids::WorkerId;
 use policies::placement::PoolInfo;
 use policies::pool::PoolStats;
+use policies::pool::pace::{self, Pace};
 use policies::request::RequestSpec;
+use policies::time::Span;
 use ractor::ActorRef;
 use tracing::debug;
 
 use super::transfers::{PoolSide, Wish};
 use super::{PoolMsg, PoolState};
+use crate::clock;
 use crate::doors::Doors;
 use crate::membership::MembershipMsg;
 
@@ -25,6 +28,9 @@ pub(super) struct Offer {
     /// None for a node alone, and from when the pool takes nothing new.
     info: Option<PoolInfo>,
     told: PoolLoad,
+    /// What its link carries.
+    link: u64,
+    pace: Pace,
     /// It will be said again.
     due: bool,
 }
@@ -36,24 +42,40 @@ impl Offer {
             address: side.entry.address().to_owned(),
             hardware: side.hardware.clone(),
         });
-        Self { doors, info, told: PoolLoad::default(), due: false }
+        let link = side.map_or(0, |side| side.hardware.figures.link);
+        Self { doors, info, told: PoolLoad::default(), link, pace: Pace::default(), due: false }
     }
 
     /// Says it.
     pub(super) fn announce(&mut self, stats: &PoolStats) {
         self.due = false;
         self.told = load(stats);
-        if let Some(info) = self.info.clone() {
+        let rate = self.rate();
+        if let Some(info) = &mut self.info {
+            info.hardware.figures.link = rate;
+            let info = info.clone();
             self.doors.to_membership(MembershipMsg::Pool(Some(PoolAd { info, load: self.told })));
         }
     }
 
     /// Says it in a while, where it is news.
     pub(super) fn changed(&mut self, stats: &PoolStats, pool: &ActorRef<PoolMsg>) {
-        if !self.due && self.info.is_some() && load(stats) != self.told {
+        let Some(info) = &self.info else { return };
+        let news = load(stats) != self.told || pace::is_news(info.hardware.figures.link, self.rate());
+        if !self.due && news {
             self.due = true;
             pool.send_after(PAUSE, || PoolMsg::Announce);
         }
+    }
+
+    /// A worker was given so many bytes of pages, `took` after it asked.
+    pub(super) fn gave(&mut self, bytes: u64, took: Span) {
+        self.pace.gave(clock::now(), bytes, took);
+    }
+
+    /// What it gives at; 0 where its link is not known.
+    fn rate(&self) -> u64 {
+        if self.link == 0 { 0 } else { self.pace.rate(clock::now(), self.link) }
     }
 
     /// The pool takes nothing new; the membership knows.

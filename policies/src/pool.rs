@@ -40,6 +40,7 @@ mod check;
 mod entries;
 mod evict;
 mod leases;
+pub mod pace;
 mod puts;
 mod reads;
 mod results;

@@ -4,6 +4,7 @@ use cluster::kv::{PageBuf, max_pages};
 use policies::batch::Refusal;
 use policies::pool::ReaderId;
 use policies::request::RequestSpec;
+use policies::time::Time;
 use ractor::ActorRef;
 use tracing::debug;
 
@@ -25,6 +26,8 @@ pub(super) struct Giving {
     pages: usize,
     /// The page that is asked for next.
     next: usize,
+    /// When it was asked, and for pages from which on.
+    begun: (Time, usize),
     asked: Option<Asked>,
 }
 
@@ -79,7 +82,8 @@ impl PoolState {
             let _ = set.cast(message);
         }
         let (page_bytes, reader) = (asker.layout.page_bytes(), hit.reader);
-        let giving = Giving { set, reader, page_bytes, pages: hit.pages, next: from, asked: None };
+        let giving =
+            Giving { set, reader, page_bytes, pages: hit.pages, next: from, begun: (now, from), asked: None };
         self.transfers.giving.insert(giving.set.get_id().pid(), giving);
     }
 
@@ -103,6 +107,11 @@ impl PoolState {
     /// The page set needs nothing more, or is gone.
     pub(super) fn end_giving(&mut self, set: u64) {
         let Some(giving) = self.transfers.giving.remove(&set) else { return };
+        let (begun, from) = giving.begun;
+        if giving.next > from && giving.next == giving.pages && giving.asked.is_none() {
+            let bytes = ((giving.next - from) * giving.page_bytes) as u64;
+            self.offer.gave(bytes, clock::now().since(begun));
+        }
         if let Some(reader) = giving.reader {
             self.release(reader);
         }

@@ -105,7 +105,7 @@ pub struct PoolInfo {
     pub id: WorkerId,
     /// `HOST:PORT` of its door for pages.
     pub address: String,
-    /// Its machine.
+    /// Its machine; the link as fast as the pool gives ([`crate::pool::pace`]).
     pub hardware: HardwareProfile,
 }
 

@@ -10,6 +10,7 @@ use config::ids::{Attempt, RequestId, WorkerId};
 use policies::kv::PageLayout;
 use policies::kv::handoff::HandoffConfig;
 use policies::placement::PoolInfo;
+use policies::pool::pace::Pace;
 use policies::pool::{PageKey, PoolEffect, PoolLimits, PutId, ReaderId, Store};
 use policies::time::Time;
 
@@ -76,6 +77,8 @@ pub struct Pool {
     last: u64,
     /// Messages about pages so far.
     messages: u64,
+    /// How fast it gives, what its link carries, and when the controller was told.
+    pace: (Pace, u64, Time),
     /// When it is called.
     timer: Option<Time>,
     tally: PoolTally,
@@ -91,6 +94,7 @@ impl Pool {
         let mut work = Vec::new();
         store.restart(now, disk.found(), &mut work);
         Self {
+            pace: (Pace::default(), info.hardware.figures.link, now),
             info,
             former: Vec::new(),
             layout,

@@ -60,6 +60,7 @@ impl Pool {
         self.carry_out(now, out)?;
         self.disk.go_on(&self.info.id, out);
         self.tell_pages(out);
+        self.tell_pace(now, out);
         let ends = self.takes.values().filter_map(|end| end.end.next_deadline());
         let ends = ends.chain(self.gives.values().filter_map(|end| end.end.next_deadline()));
         let due = ends.chain(self.store.next_deadline()).min();

@@ -6,6 +6,7 @@ use config::ids::WorkerId;
 use policies::invariant::Broken;
 use policies::kv::PageLayout;
 use policies::kv::handoff::TransferKey;
+use policies::pool::pace::Pace;
 use policies::pool::{PoolEffect, ReaderId, Store};
 use policies::time::Time;
 
@@ -20,6 +21,7 @@ pub(super) struct Side<'a> {
     pub(super) layout: PageLayout,
     pub(super) readers: &'a mut BTreeMap<ReaderId, Id>,
     pub(super) tally: &'a mut PoolTally,
+    pub(super) pace: &'a mut Pace,
     store: &'a mut Store,
     work: &'a mut VecDeque<PoolEffect>,
     out: &'a mut Outbox,
@@ -64,8 +66,10 @@ impl Pool {
         now: Time,
         out: &'a mut Outbox,
     ) -> (&'a mut BTreeMap<Id, Taking>, &'a mut BTreeMap<Id, Giving>, Side<'a>) {
-        let Self { readers, tally, store, work, .. } = self;
-        let side = Side { now, me: &self.info.id, layout: self.layout, readers, tally, store, work, out };
+        let Self { readers, tally, store, work, pace, .. } = self;
+        let pace = &mut pace.0;
+        let side =
+            Side { now, me: &self.info.id, layout: self.layout, readers, tally, pace, store, work, out };
         (&mut self.takes, &mut self.gives, side)
     }
 

@@ -3,8 +3,14 @@
 use policies::kv::PageHash;
 use policies::kv::events::KvEvent;
 
+use policies::pool::pace;
+use policies::time::{Span, Time};
+
 use super::Pool;
 use crate::event::{ControllerMsg, Event, Outbox, PoolNews};
+
+/// Between two words on how fast it gives.
+const PAUSE: Span = Span::from_millis(500);
 
 impl Pool {
     /// Tells the controller what has changed of the pages.
@@ -16,6 +22,18 @@ impl Pool {
             let events: Vec<KvEvent> = events.into_iter().map(|(_, event)| event).collect();
             let id = self.info.id.clone();
             let news = PoolNews::Events(id, self.messages, events);
+            out.send(Event::Controller(ControllerMsg::Pool(Box::new(news))));
+        }
+    }
+
+    /// Tells the controller how fast it gives, where that is news; as often as the live one at most.
+    pub(super) fn tell_pace(&mut self, now: Time, out: &mut Outbox) {
+        let (pace, link, told) = &mut self.pace;
+        let rate = pace.rate(now, *link);
+        let figures = &mut self.info.hardware.figures;
+        if *link > 0 && now.since(*told) >= PAUSE && pace::is_news(figures.link, rate) {
+            (figures.link, *told) = (rate, now);
+            let news = PoolNews::Joined(self.info.clone());
             out.send(Event::Controller(ControllerMsg::Pool(Box::new(news))));
         }
     }
