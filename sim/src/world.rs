@@ -6,10 +6,9 @@
 use std::collections::BTreeMap;
 
 use config::ids::WorkerId;
-use policies::time::Time;
 
 use crate::SimError;
-use crate::event::{Came, Event, Outbox, PoolEvent};
+use crate::event::Outbox;
 use crate::network::{Addr, Network};
 use crate::node::worker::Handoffs;
 use crate::node::{Controller, Gateway, Pools, Workers};
@@ -76,19 +75,8 @@ impl World {
     /// # Errors
     /// An unknown model or machine.
     pub fn new(scenario: &Scenario) -> Result<Self, SimError> {
-        let mut queue = Queue::default();
-        let workers = scenario.workers();
-        (0..workers).for_each(|w| queue.push(Time::ZERO, Event::Start(w)));
-        let pools = scenario.pool_count();
-        (0..pools).for_each(|p| queue.push(Time::ZERO, Event::pool(PoolEvent::Start(p))));
-        let mut faults = scenario.faults.clone();
-        faults.extend(scenario.random_faults.random.draw(scenario.seed, workers, pools));
-        faults::schedule(&faults, &mut queue);
-        moves::schedule(&scenario.moves, &mut queue);
         let mut clients = Clients::new(scenario)?;
-        if let Some(first) = clients.next()? {
-            queue.push(first.at, Event::Arrive(Box::new(first), Came::ByItself));
-        }
+        let (queue, faults) = starts::queue(scenario, &mut clients)?;
         let kinds = Kinds::new(scenario)?;
         Ok(Self {
             clients,
@@ -109,7 +97,7 @@ impl World {
             faults,
             met: BTreeMap::new(),
             next_check: 0,
-            lives: vec![0; workers as usize],
+            lives: vec![0; scenario.workers() as usize],
             drawn: 0,
             handoffs: Handoffs::default(),
             trace: Trace::default(),

@@ -142,7 +142,8 @@ impl Store {
 
     /// Bytes of files there may be: what is configured, or less on a disk that is full.
     fn disk_capacity(&self, now: Time, configured: u64) -> u64 {
-        let full = self.writes.ceiling.filter(|c| now < c.until);
+        // While it is not known whether it takes anything, nothing more is deleted for that.
+        let full = self.writes.ceiling.filter(|c| now < c.until && self.writes.strikes == 0);
         full.map_or(configured, |c| c.bytes.min(configured))
     }
 

@@ -4,12 +4,33 @@ use config::Choice;
 use policies::placement::{self, PlacementConfig};
 use policies::policy::configured::configured;
 use policies::session::SessionConfig;
+use policies::time::Time;
 
+use super::{faults, moves};
+use crate::SimError;
+use crate::event::{Came, Event, PoolEvent};
 use crate::node::{Controller, Gateway};
+use crate::queue::Queue;
 use crate::report::Tally;
-use crate::scenario::{Cluster, Scenario};
+use crate::scenario::{Cluster, Fault, Scenario};
 use crate::watch::Checks;
-use crate::workload;
+use crate::workload::{self, Clients};
+
+/// What is certain to happen from the start, and the faults that are.
+pub(super) fn queue(scenario: &Scenario, clients: &mut Clients) -> Result<(Queue, Vec<Fault>), SimError> {
+    let mut queue = Queue::default();
+    let (workers, pools) = (scenario.workers(), scenario.pool_count());
+    (0..workers).for_each(|w| queue.push(Time::ZERO, Event::Start(w)));
+    (0..pools).for_each(|p| queue.push(Time::ZERO, Event::pool(PoolEvent::Start(p))));
+    let mut faults = scenario.faults.clone();
+    faults.extend(scenario.random_faults.random.draw(scenario.seed, workers, pools));
+    faults::schedule(&faults, &mut queue);
+    moves::schedule(&scenario.moves, &mut queue);
+    if let Some(first) = clients.next()? {
+        queue.push(first.at, Event::Arrive(Box::new(first), Came::ByItself));
+    }
+    Ok((queue, faults))
+}
 
 /// A gateway without requests.
 pub(super) fn gateway(scenario: &Scenario) -> Gateway {

@@ -192,3 +192,22 @@ fn a_disk_that_is_full_of_what_is_not_ours_is_used_when_there_is_room() {
     (20..30).for_each(|n| put(&mut rig, n, 1000));
     assert!(rig.files.len() >= 9, "{:?}", rig.files);
 }
+
+/// A disk that takes nothing keeps what it has.
+#[test]
+fn a_disk_that_takes_nothing_loses_nothing_of_what_it_has() {
+    for window in [10, 20, 40, 80] {
+        let all = limits(2, Some(50));
+        let disk = all.disk.map(|d| DiskLimits { write_window: window, ..d });
+        let mut rig = Rig::new(PoolLimits { disk, incoming: 1000, ..all });
+        rig.put("abcd");
+        let before = rig.files.len();
+        for text in ["p", "q", "r", "s", "t", "u", "v", "w", "x", "y"] {
+            let begun = rig.begin("w", text).unwrap();
+            rig.arrive(begun.put, 0);
+            settle_with(&mut rig, 0);
+        }
+        assert_eq!(rig.store.stats().counts.pauses, 1);
+        assert!(before >= 2 && rig.files.len() >= before, "{window}, {before}: {:?}", rig.files);
+    }
+}
