@@ -156,17 +156,13 @@ impl PoolState {
             };
             debug!(worker = %from, pages, first, "a prompt's pages are fetched");
             let (transfer, id) = self.transfers.new_id();
+            let tokens = |pages: usize| (pages as u32).saturating_mul(page);
+            let wanted = Wanted::of(&whole, whole.attempt, tokens(pages), tokens(first), page);
             // Nobody waits for it: it ends by the limits of a transfer.
             let spec = Box::new(RequestSpec { id, deadline: Time::NEVER, ..whole });
             let args = ReceiveArgs {
                 key: TransferKey { transfer, generation: self.transfers.me.incarnation },
-                wanted: Wanted {
-                    tokens: (pages as u32).saturating_mul(page),
-                    page_tokens: page,
-                    cached_pages: first as u32,
-                    pages: true,
-                    held: true,
-                },
+                wanted,
                 takes: None,
                 prefix: None,
                 reserved: true,

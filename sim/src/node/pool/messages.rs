@@ -97,13 +97,8 @@ impl Pool {
         self.last += 1;
         let key = TransferKey { transfer: self.last, generation: self.info.id.incarnation };
         let page_tokens = self.layout.page_tokens;
-        let wanted = Wanted {
-            tokens: spec.hashes.len() as u32 * page_tokens,
-            page_tokens,
-            cached_pages: begun.first as u32,
-            pages: true,
-            held: true,
-        };
+        let (tokens, cached) = (spec.hashes.len() as u32 * page_tokens, begun.first as u32 * page_tokens);
+        let wanted = Wanted::of(&spec, id.1.fetch(), tokens, cached, page_tokens);
         self.puts.insert(begun.put, id);
         let end = Receiver::new(self.limits, key, wanted);
         let (here, came, imports) = Default::default();
