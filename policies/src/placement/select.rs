@@ -9,7 +9,7 @@ use super::consult::Consultation;
 use super::handoff::Prefill;
 use super::{Choice, DEFAULT_MODEL, PlaceRequest, Placement, Prefix, Rejection, Row, WorkerInfo};
 use crate::policy::replicate::Replicate;
-use crate::policy::{Fetch, Opinion, PolicyMode, Stage};
+use crate::policy::{Fetch, Opinion, PolicyMode, Stage, StoreAt};
 use crate::time::{Span, Time};
 
 /// Workers that could take a request now, by name.
@@ -291,14 +291,15 @@ impl Placement {
     ) -> Option<Box<Prefix>> {
         let mut heard: Option<Box<Prefix>> = None;
         for (asked, stage) in said.asked.iter().zip(stages) {
-            let fetch = computes.and_then(|computes| asked.said()?.fetch(computes));
+            let opinion = asked.said();
+            let fetch = computes.and_then(|computes| opinion?.fetch(computes));
             // Whoever held it may be gone by now.
             let is_there = |fetch: &&Fetch| match fetch.pool {
                 true => self.knows_pool(&fetch.from),
                 false => self.workers.get(&fetch.from).is_some(),
             };
             let Some(fetch) = fetch.filter(is_there) else { continue };
-            stage.fetches(fetch);
+            stage.fetches(fetch, opinion.and_then(|opinion| opinion.store.as_deref()));
             let most = heard.as_ref().is_none_or(|heard| heard.tokens < fetch.tokens);
             if asked.mode == PolicyMode::Prod && most {
                 let Fetch { from, pool, tokens, .. } = fetch;
@@ -380,17 +381,15 @@ fn costs(said: &Consultation, ids: &[&WorkerId], opinions: &[(&Opinion, f64)]) -
 }
 
 impl Stage {
-    /// Says what is fetched.
-    fn fetches(&mut self, fetch: &Fetch) {
+    /// Says what is fetched, and what is to be kept besides.
+    fn fetches(&mut self, fetch: &Fetch, store: Option<&StoreAt>) {
         self.action = match self.mode {
             PolicyMode::Shadow => format!("would_{}", Replicate::FETCH).into(),
             PolicyMode::Off | PolicyMode::Prod => Replicate::FETCH.into(),
         };
         self.why.clone_from(&fetch.why);
-        // What is said besides, of what is kept, stays.
-        let besides = std::mem::take(&mut self.numbers);
-        self.numbers = fetch.numbers.iter().map(|&(name, value)| (name.into(), value)).collect();
-        self.numbers.extend(besides.into_iter().filter(|(name, _)| name.starts_with("store-")));
+        let numbers = fetch.numbers.iter().chain(store.into_iter().flat_map(|store| &store.numbers));
+        self.numbers = numbers.map(|&(name, value)| (name.into(), value)).collect();
     }
 
     /// Adds who computes the prompt, or why none of those does that should.
