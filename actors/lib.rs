@@ -31,6 +31,7 @@ pub mod admin;
 pub mod calibrate;
 pub mod card;
 pub mod clock;
+mod lines;
 pub mod metrics;
 pub mod models;
 pub mod reload;

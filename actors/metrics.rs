@@ -76,7 +76,8 @@ pub const PD_COMMIT: &str = "actor_node_pd_commit_seconds";
 pub const PD_DECODE_RATE: &str = "actor_node_pd_decode_tokens_per_second";
 /// 99th percentile of the gaps between tokens of one request, where prompts may be computed elsewhere. Label `prefill`.
 pub const PD_TAIL: &str = "actor_node_pd_inter_token_p99_seconds";
-/// Lines that are missing in the log of requests because its file was too slow or could not be written.
+/// Lines that are missing in a log of requests or steps because its file was too slow or could not be written. Label `log`:
+/// the key of the configuration that names the file.
 pub const RECORD_LOST: &str = "actor_node_record_lost_lines_total";
 /// Waiting prompts that another worker was asked to compute (worker policy `offload`), by how that ended. Label `outcome`:
 /// `computed`, `failed` (and then computed here), `withdrawn` (given up, or called back for want of pages).
@@ -208,7 +209,7 @@ pub fn describe() {
     describe_histogram!(PD_COMMIT, Unit::Seconds, "Time from a prompt's last page to taking it over");
     describe_histogram!(PD_DECODE_RATE, "Tokens a second of an answer, by where the prompt is computed");
     describe_histogram!(PD_TAIL, Unit::Seconds, "Gaps, 99th percentile, by where the prompt is computed");
-    describe_counter!(RECORD_LOST, "Lines that are missing in the log of requests");
+    describe_counter!(RECORD_LOST, "Lines that are missing in a log of requests or steps");
     describe_counter!(OFFLOADED, "Waiting prompts that another worker was asked to compute, by outcome");
     describe_counter!(OFFLOADED_TOKENS, "Prompt tokens that another worker computed instead of this one");
     describe_gauge!(OFFLOAD_OUTSTANDING, "Prompts that other workers compute for this one at its wish");

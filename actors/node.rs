@@ -29,6 +29,7 @@ use crate::membership::{self, Board};
 use crate::reload::Reloader;
 use crate::supervise::{TaskKind, spawn};
 use crate::worker::WorkerHealth;
+use crate::worker::steps::StepLog;
 
 mod parts;
 mod trouble;
@@ -91,6 +92,14 @@ pub async fn run(
         }
         _ => None,
     };
+    let step_log = match &config.log.record_steps {
+        Some(path) if roles.contains(Role::Worker) => {
+            let opened = StepLog::open(path).await;
+            let failed = || format!("cannot open log.record-steps = {path:?} (--record-steps)");
+            Some(opened.with_context(failed)?)
+        }
+        _ => None,
+    };
     let (health, watching) = watch::channel(WorkerHealth::Loading);
     let (fatal, told) = watch::channel(None);
     let args = NodeArgs {
@@ -107,6 +116,7 @@ pub async fn run(
         pool_kv,
         kv_events,
         recorder,
+        step_log,
     };
     let (node, stopped) = Actor::spawn(None, Node, (args, entry)).await.context("cannot start the node")?;
     let code = tokio::select! {

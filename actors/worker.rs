@@ -12,6 +12,7 @@ pub mod pages;
 mod port;
 mod role;
 pub mod scheduler;
+pub mod steps;
 pub mod whole;
 
 use std::sync::Arc;
@@ -44,6 +45,7 @@ use crate::worker::orderer::orders;
 use crate::worker::pages::KvMsg;
 use crate::worker::role::Role;
 use crate::worker::scheduler::{Scheduler, SchedulerArgs, SchedulerMsg};
+use crate::worker::steps::StepLog;
 use crate::worker::whole::{Whole, WholeArgs};
 
 /// How often the watchdog looks at the step under way.
@@ -85,6 +87,8 @@ pub struct WorkerArgs {
     pub kv: Option<Arc<KvEntry>>,
     /// Where routers of others are told about pages, if they are.
     pub kv_events: Option<Feed>,
+    /// Where some of its steps are written down, if they are.
+    pub step_log: Option<Arc<StepLog>>,
 }
 
 /// The worker of a node.
@@ -301,10 +305,11 @@ impl WorkerState {
                     self.args.reloader.as_ref().map_or_else(|| self.args.config.clone(), |r| r.config());
                 let orders = orders(&config);
                 let kv = self.kv_side(myself, engine.kv().layout).await?;
-                let kv_events = self.args.kv_events.clone();
+                let (kv_events, step_log) = (self.args.kv_events.clone(), self.args.step_log.clone());
+                let running = age.clone();
                 let args =
-                    SchedulerArgs { doors, worker, batch, engine, age: age.clone(), orders, kv, kv_events };
-                (Actor::spawn_linked(None, Scheduler, args, myself.get_cell()).await?.0, age)
+                    SchedulerArgs { doors, worker, batch, engine, age, orders, kv, kv_events, step_log };
+                (Actor::spawn_linked(None, Scheduler, args, myself.get_cell()).await?.0, running)
             }
             Executor::Requests(engine) => {
                 let args = WholeArgs { doors, worker, engine };

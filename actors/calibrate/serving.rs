@@ -20,7 +20,7 @@ use policies::cost::Work;
 use serde_json::{Value, json};
 
 use super::turns::Served;
-use crate::worker::scheduler::STEPS;
+use crate::worker::steps::STEPS;
 
 /// Clients at a time, each of which asks again when it has its answer.
 const CLIENTS: usize = 4;

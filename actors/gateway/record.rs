@@ -6,6 +6,7 @@
 //! | key | |
 //! |---|---|
 //! | `timestamp` | ms from the log's first moment to the request's arrival |
+//! | `unix_us` | microseconds from 1970 to that: what a node writes after a restart, or another one, goes by the same clock |
 //! | `input_length`, `output_length` | tokens of the prompt; tokens generated for its longest choice |
 //! | `hash_ids` | one for each full page of the prompt: equal where the page and all before it are |
 //! | `answer_hash_ids` | one for each page after those that prompt and longest answer fill together: what a next turn finds |
@@ -17,8 +18,6 @@
 //!
 //! Ids are keyed hashes of a key that is drawn when the log is opened and kept nowhere: who has the file can tell what is
 //! equal, and cannot try out what it might be. They have 53 bits, which every reader of JSON keeps.
-//!
-//! Requests do not wait for the disk: where it is too slow, lines are left out and counted.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,18 +27,12 @@ use policies::request::{Prop, RequestSpec, Token};
 use policies::time::{Span, Time};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use tokio::fs::{File, OpenOptions};
-use tokio::io::{AsyncWriteExt, BufWriter};
-use tokio::sync::mpsc;
-use tracing::{error, info};
+use tracing::info;
 
 use super::session::Measured;
 use crate::clock;
-use crate::metrics::RECORD_LOST;
-use crate::supervise::{TaskKind, spawn};
+use crate::lines::Lines;
 
-/// Lines that wait for the disk at most.
-const WAITING: usize = 4096;
 /// A JSON number keeps as many bits in every reader.
 const BITS: u32 = 53;
 
@@ -48,12 +41,13 @@ const BITS: u32 = 53;
 pub struct Recorder {
     opened: Time,
     key: [u8; 32],
-    lines: mpsc::Sender<Line>,
+    lines: Lines<Line>,
 }
 
 #[derive(Debug, Serialize)]
 struct Line {
     timestamp: f64,
+    unix_us: u64,
     input_length: usize,
     output_length: usize,
     hash_ids: Vec<u64>,
@@ -117,20 +111,16 @@ impl Recorder {
     /// # Errors
     /// A file that cannot be opened for writing, or no randomness for the key.
     pub async fn open(path: &Path) -> std::io::Result<Arc<Self>> {
-        let file = OpenOptions::new().append(true).create(true).open(path).await?;
+        let lines = Lines::open("log.record", path).await?;
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(|e| std::io::Error::other(e.to_string()))?;
-        let (lines, waiting) = mpsc::channel(WAITING);
-        spawn(TaskKind::Node, "record", write(file, waiting, path.display().to_string()));
         info!(path = %path.display(), "requests are recorded, without their texts");
         Ok(Arc::new(Self { opened: clock::now(), key, lines }))
     }
 
     /// Adds a request that has ended.
     pub(crate) fn add(&self, ended: &Ended<'_>) {
-        if self.lines.try_send(self.line(ended)).is_err() {
-            metrics::counter!(RECORD_LOST).increment(1);
-        }
+        self.lines.add(self.line(ended));
     }
 
     fn line(&self, ended: &Ended<'_>) -> Line {
@@ -149,6 +139,7 @@ impl Recorder {
         }
         Line {
             timestamp: milliseconds(measured.started.since(self.opened)),
+            unix_us: clock::unix_us(measured.started),
             input_length: spec.prompt.len(),
             output_length: ended.answer.len(),
             hash_ids: self.pages(&spec.hashes),
@@ -187,30 +178,6 @@ impl Recorder {
 /// To a microsecond.
 fn milliseconds(span: Span) -> f64 {
     (span.0 / 1000) as f64 / 1e3
-}
-
-/// Writes lines until nobody sends more; what is there reaches the file whenever nothing waits.
-async fn write(file: File, mut lines: mpsc::Receiver<Line>, path: String) {
-    let mut file = BufWriter::new(file);
-    while let Some(line) = lines.recv().await {
-        let written = match serde_json::to_vec(&line) {
-            Ok(mut text) => {
-                text.push(b'\n');
-                file.write_all(&text).await
-            }
-            Err(e) => Err(e.into()),
-        };
-        let written = match written {
-            Ok(()) if lines.is_empty() => file.flush().await,
-            other => other,
-        };
-        if let Err(e) = written {
-            // Half a line may be there: what came after it could not be read. A restart of the node begins anew.
-            error!(path, error = %e, "log.record: the file cannot be written; no more requests are recorded");
-            metrics::counter!(RECORD_LOST).increment(1);
-            return;
-        }
-    }
 }
 
 #[cfg(test)]

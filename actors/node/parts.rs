@@ -30,6 +30,7 @@ use crate::kv::KvEntry;
 use crate::membership::{Entry, Membership, MembershipArgs, MembershipMsg};
 use crate::pool::{Pool, PoolArgs, PoolMsg};
 use crate::supervise::{Backoff, TaskKind, spawn};
+use crate::worker::steps::StepLog;
 use crate::worker::{self, Worker, WorkerArgs, WorkerHealth};
 
 /// Longest wait for an answer of one of our own actors.
@@ -56,6 +57,7 @@ pub(super) struct NodeArgs {
     pub(super) pool_kv: Option<Arc<KvEntry>>,
     pub(super) kv_events: Option<Feed>,
     pub(super) recorder: Option<Arc<Recorder>>,
+    pub(super) step_log: Option<Arc<StepLog>>,
 }
 
 impl NodeArgs {
@@ -312,6 +314,7 @@ impl NodeState {
                     health: args.health.clone(),
                     kv: args.kv.clone(),
                     kv_events: args.kv_events.clone(),
+                    step_log: args.step_log.clone(),
                 };
                 let (worker, _) = Actor::spawn_linked(None, Worker, args, supervisor).await?;
                 self.worker = Some(worker.clone());

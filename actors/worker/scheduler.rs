@@ -3,6 +3,7 @@
 //! One step is in flight at most. Its report comes as a message; the core turns it into events, which leave as one
 //! message a gateway, and the next plan goes to the engine before anything else is handled.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::kv_events::Feed;
@@ -24,6 +25,7 @@ use crate::kv::KvPortMsg;
 use crate::worker::load::StepAge;
 use crate::worker::orderer::{Orderer, Orders};
 use crate::worker::pages::KvMsg;
+use crate::worker::steps::{StepLog, Steps};
 
 mod outbox;
 mod published;
@@ -39,10 +41,6 @@ use transfers::Transfers;
 
 /// Deadlines of waiting requests and the invariants are looked at this often.
 const TICK: Duration = Duration::from_millis(250);
-
-/// Target of the log lines, at level `trace`, that tell of each step what is in it (`START+TOKENS` of each slice) and how
-/// long it took. Times are nanoseconds.
-pub(crate) const STEPS: &str = "actor_node::steps";
 
 /// The scheduler of a worker.
 #[derive(Debug)]
@@ -67,6 +65,8 @@ pub struct SchedulerArgs {
     pub kv: Option<KvSide>,
     /// Where routers of others are told about pages, if they are.
     pub kv_events: Option<Feed>,
+    /// Where some of its steps are written down, if they are.
+    pub step_log: Option<Arc<StepLog>>,
 }
 
 /// What a scheduler takes, from its worker and from its engine.
@@ -123,6 +123,7 @@ pub struct SchedulerState {
     sets: Sets,
     /// Tokens of the step under way.
     step_tokens: usize,
+    steps: Steps,
     /// Whether a controller has asked for the pages that can be found here.
     controllers_told: bool,
     kv_events: Option<Feed>,
@@ -160,6 +161,7 @@ impl Actor for Scheduler {
             transfers,
             sets: Sets::default(),
             step_tokens: 0,
+            steps: Steps::new(args.step_log),
             controllers_told: false,
             kv_events: args.kv_events,
         };
@@ -318,7 +320,7 @@ impl SchedulerState {
                 match result {
                     Ok(outcome) => {
                         metrics::histogram!(crate::metrics::STEP).record(outcome.took.as_secs_f64());
-                        tracing::trace!(target: STEPS, step, at = now.0, took = outcome.took.0, "ended");
+                        self.steps.ended(now, &self.outbox.worker, step, outcome.took);
                         self.transfers.stepped(self.step_tokens, outcome.took);
                         self.core.complete(now, &outcome, &mut effects);
                     }
@@ -458,11 +460,7 @@ impl SchedulerState {
         let tokens: usize = plan.slices.iter().map(|slice| slice.tokens.len()).sum();
         self.step_tokens = tokens;
         metrics::histogram!(crate::metrics::STEP_TOKENS).record(tokens as f64);
-        if tracing::enabled!(target: STEPS, tracing::Level::TRACE) {
-            let slices: Vec<String> =
-                plan.slices.iter().map(|s| format!("{}+{}", s.start, s.tokens.len())).collect();
-            tracing::trace!(target: STEPS, step = plan.step, at = now.0, slices = slices.join(" "), "begins");
-        }
+        self.steps.begins(now, &plan);
         self.age.set(now);
         self.host.as_ref().map_or(Ok(()), |host| host.submit(plan))
     }

@@ -37,6 +37,7 @@ async fn a_worker_whose_engine_hangs_turns_requests_away() {
         health,
         kv: None,
         kv_events: None,
+        step_log: None,
     };
     let (worker, _) = Actor::spawn(None, Worker, args).await.unwrap();
     let limit = Duration::from_secs(60);

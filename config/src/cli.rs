@@ -135,6 +135,9 @@ pub struct SimArgs {
     /// Requests to replay, in place of drawn ones: a trace file.
     #[arg(long, value_name = "PATH")]
     pub trace: Option<PathBuf>,
+    /// How fast the workers' machines were: what nodes wrote with --record-steps, a file or several.
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    pub speed: Vec<PathBuf>,
     /// A node's configuration file, whose policies the scenario takes
     #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
@@ -219,6 +222,9 @@ pub struct Overrides {
     /// File to add a line to for each request that ends, without its text, for `actor-node sim` to replay
     #[arg(long, global = true, value_name = "PATH")]
     pub record: Option<PathBuf>,
+    /// File to add a line to for some steps of the engine, for `actor-node sim` to go by the speed of the machine
+    #[arg(long, global = true, value_name = "PATH")]
+    pub record_steps: Option<PathBuf>,
     /// Print the effective configuration and exit
     #[arg(long, global = true)]
     pub dump_config: bool,
@@ -315,6 +321,7 @@ impl Overrides {
         set(&mut config.log.level, self.log_level.as_ref());
         set(&mut config.log.format, self.log_format.as_ref());
         set_some(&mut config.log.record, self.record.as_ref());
+        set_some(&mut config.log.record_steps, self.record_steps.as_ref());
     }
 }
 

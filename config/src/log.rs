@@ -1,4 +1,4 @@
-//! `[log]`: what goes to standard error, and the log of requests.
+//! `[log]`: what goes to standard error, and the logs of requests and of steps.
 
 use std::path::PathBuf;
 
@@ -20,6 +20,10 @@ pub struct LogConfig {
     /// with others, no text; `actor-node sim` replays it. Default `none`.
     #[serde(with = "optional::none")]
     pub record: Option<PathBuf>,
+    /// A file that a worker adds a line to for some of the steps of its engine, ten a second at most: what was in it and how
+    /// long it took. With it `actor-node sim` knows how fast the machine was when (`cost.speed`). Default `none`.
+    #[serde(with = "optional::none")]
+    pub record_steps: Option<PathBuf>,
 }
 
 /// The form of a log line.
@@ -35,7 +39,7 @@ pub enum LogFormat {
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { level: "info".to_owned(), format: LogFormat::Text, record: None }
+        Self { level: "info".to_owned(), format: LogFormat::Text, record: None, record_steps: None }
     }
 }
 

@@ -87,6 +87,13 @@ impl Config {
                 "engine.kind = mistralrs can be unified only; leave this false, or use another engine";
             return Err(ConfigError::invalid("cluster.role-switch", true, reason));
         }
+        if let Some(path) = &self.log.record_steps
+            && self.engine.kind == EngineKind::Mistralrs
+        {
+            let reason = "engine.kind = mistralrs plans its steps itself and tells nothing of them; leave this `none`, or use \
+                          another engine";
+            return Err(ConfigError::invalid("log.record-steps", path.display(), reason));
+        }
         self.kv_events.validate()?;
         if let Some(endpoint) = &self.kv_events.endpoint
             && self.engine.kind == EngineKind::Mistralrs

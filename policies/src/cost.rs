@@ -27,10 +27,12 @@ pub mod fit;
 
 mod curve;
 mod profile;
+mod speed;
 mod steps;
 
 pub use curve::{Curve, KvUse, Polynomial};
 pub use profile::HardwareProfile;
+pub use speed::{Speed, SpeedSums};
 pub use steps::{SlicePrices, StepCosts};
 
 #[cfg(test)]
@@ -279,6 +281,16 @@ impl CostModel {
     pub fn plan_in(&self, plan: &StepPlan, pages: KvUse) -> Span {
         let works = plan.slices.iter().map(|s| Work { start: s.start, tokens: s.tokens.len() as u32 });
         self.step_in(works, pages)
+    }
+
+    /// What [`CostModel::step`] has of the time from the end of a step to the beginning of the next, in which the engine
+    /// computes nothing.
+    #[must_use]
+    pub const fn between(&self) -> Span {
+        match self {
+            Self::Steps(costs) => costs.between(),
+            Self::Affine(_) | Self::Roofline { .. } | Self::Curve { .. } => Span::ZERO,
+        }
     }
 
     /// Time to prefill `tokens` tokens after `cached` ones, alone and in one step.

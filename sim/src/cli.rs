@@ -111,6 +111,8 @@ fn overrides(args: &SimArgs) -> Table {
     set("workload", "rate", args.rate.map(Value::Float));
     set("", "config", args.config.as_ref().map(|path| Value::String(path.display().to_string())));
     set("workload", "trace", args.trace.as_ref().map(|path| Value::String(path.display().to_string())));
+    let speeds = args.speed.iter().map(|path| Value::String(path.display().to_string()));
+    set("cost", "speed", (!args.speed.is_empty()).then(|| Value::Array(speeds.collect())));
     set("cluster", "workers", args.workers.map(|n| whole(n.into())));
     over
 }

@@ -64,6 +64,24 @@ pub enum SimError {
         /// Why.
         source: std::io::Error,
     },
+    /// What nodes wrote of their steps makes no sense.
+    #[error("cost.speed (--speed): {}{}: {reason}", path.display(), numbered(*line))]
+    Steps {
+        /// The file.
+        path: PathBuf,
+        /// The line's number, from 1; 0: the file as a whole.
+        line: u64,
+        /// Why, and what would do.
+        reason: String,
+    },
+    /// A file with steps cannot be read.
+    #[error("cost.speed (--speed): cannot read {}: {source}; paths count from the working directory", path.display())]
+    ReadSteps {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A scenario file with a value that makes no sense.
     #[error("the scenario {origin}: {source}")]
     InFile {
@@ -136,6 +154,10 @@ impl SimError {
     pub(crate) fn broken(broken: Broken, at: Time, seed: u64) -> Self {
         Self::Broken { name: broken.name, detail: broken.detail, at: at.since(Time::ZERO), seed }
     }
+}
+
+fn numbered(line: u64) -> String {
+    if line == 0 { String::new() } else { format!(", line {line}") }
 }
 
 /// An arm without a name has a number.

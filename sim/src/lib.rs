@@ -23,6 +23,7 @@ pub mod world;
 pub mod checks;
 pub mod report;
 pub mod seeds;
+mod speed;
 pub mod trace;
 pub mod watch;
 

@@ -134,6 +134,9 @@ pub struct WorkerFigures {
     pub busy_seconds: f64,
     /// The same as a share of the run's time, in `[0, 1]`.
     pub busy_share: f64,
+    /// Time of its steps as a multiple of what `[cost]` says of them, of its last life; none without a recorded speed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slowed: Option<f64>,
     /// Tokens that it computed in prefill; of a life that ended in a crash, those of its last report.
     pub prefilled_tokens: u64,
     /// Tokens that it drew.

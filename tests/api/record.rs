@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{CHAT, COMPLETIONS, chat, completion, with};
 use crate::harness::http::Raw;
-use crate::harness::node::Node;
+use crate::harness::node::{Node, binary};
 use crate::harness::wait_for;
 
 fn lines(path: &Path, count: usize) -> Vec<Value> {
@@ -71,7 +71,65 @@ fn requests_that_fail_are_recorded() {
 
 #[test]
 fn a_file_that_cannot_be_written_is_said_at_the_start() {
-    let (status, said) = Node::refused(&["--engine", "fake", "--record", "/proc/none/requests.jsonl"], &[]);
+    for (flag, key) in [("--record", "log.record"), ("--record-steps", "log.record-steps")] {
+        let (status, said) = Node::refused(&["--engine", "fake", flag, "/proc/none/lines.jsonl"], &[]);
+        assert!(!status.success());
+        assert!(
+            said.contains(key) && said.contains(flag) && said.contains("/proc/none/lines.jsonl"),
+            "{said}"
+        );
+    }
+    let whole = ["--engine", "mistralrs", "--record-steps", "steps.jsonl", "--dump-config"];
+    let (status, said) = Node::refused(&whole, &[]);
     assert!(!status.success());
-    assert!(said.contains("log.record") && said.contains("/proc/none/requests.jsonl"), "{said}");
+    assert!(said.contains("log.record-steps = steps.jsonl") && said.contains("engine.kind"), "{said}");
+}
+
+/// A node whose steps take twice what a scenario says of them: replayed with what it wrote of its steps, they take that.
+#[test]
+fn a_replay_goes_by_the_speed_of_the_machine_that_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let [requests, steps] = ["requests.jsonl", "steps.jsonl"].map(|name| folder.path().join(name));
+    let flags = ["--record", requests.to_str().unwrap(), "--record-steps", steps.to_str().unwrap()];
+    let node =
+        Node::fake_with(&flags, &[("ENGINE__FAKE__STEP_OVERHEAD", "20ms"), ("CLUSTER__NAME", "slow-1")]);
+    let client = node.client();
+    for number in 0..3 {
+        client.ok(
+            COMPLETIONS,
+            &with(&completion(format!("a secret of {number}"), 8), json!({"ignore_eos": true})),
+        );
+    }
+    let asked = lines(&requests, 3);
+    // A step at least a request is due, and all of it is in the file when a later one is.
+    let found = lines(&steps, 3);
+    let number = |line: &Value, key: &str| line[key].as_u64().unwrap_or_else(|| panic!("{key} in {line}"));
+    for line in &found {
+        assert_eq!(line["node"], "slow-1", "{line}");
+        assert!(number(line, "took_ns") >= 20_000_000, "{line}");
+        assert!(line["slices"].as_array().is_some_and(|slices| !slices.is_empty()), "{line}");
+    }
+    for pair in found.windows(2) {
+        assert!(number(&pair[1], "unix_us") - number(&pair[0], "unix_us") >= 100_000, "{pair:?}");
+    }
+    // The first step computed the first prompt, after the request had come.
+    let prompt = "a secret of 0".len();
+    assert_eq!(found[0]["slices"], json!([[0, prompt]]));
+    assert!(number(&asked[0], "unix_us") <= number(&found[0], "unix_us"));
+    assert!(!std::fs::read_to_string(&steps).unwrap().contains("secret"));
+
+    let scenario = folder.path().join("scenario.toml");
+    std::fs::write(&scenario, "[cost.affine]\nstep-overhead = \"10ms\"\n").unwrap();
+    let [scenario, requests, steps] = [&scenario, &requests, &steps].map(|path| path.to_str().unwrap());
+    let replay = |more: &[&str]| {
+        let args = ["sim", scenario, "--workers", "1", "--json", "--trace", requests];
+        let out = binary().args([&args[..], more].concat()).output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+        serde_json::from_slice::<Value>(&out.stdout).unwrap()
+    };
+    let (by_speed, by_cost) = (replay(&["--speed", steps]), replay(&[]));
+    let ttft = |report: &Value| report["ttft_ms"]["p50"].as_f64().unwrap();
+    assert_eq!((by_speed["finished"].as_u64(), by_cost["finished"].as_u64()), (Some(3), Some(3)));
+    assert!(by_speed["workers"][0]["slowed"].as_f64().unwrap() >= 2.0, "{by_speed}");
+    assert!(ttft(&by_speed) >= 20.0 && ttft(&by_cost) < 20.0, "{} {}", ttft(&by_speed), ttft(&by_cost));
 }

@@ -10,19 +10,23 @@ the measured costs and nothing else of the node's; what clients saw is held agai
 share of the requests that the calibration says the node can do: the higher, the more of the time is queueing, and the
 more an error of the costs counts.
 
-The speed of a machine that others share drifts within minutes, and a simulation can only know the speed at which it was
-calibrated. So each run has a calibration right before it and one right after it, which the next run shares: C run C run C.
-The run is simulated with either, and what is foretold is the mean of both: the middle of the speeds around it. Nothing of
-the run itself goes into that.
+The speed of a machine that others share changes within seconds, and no calibration beside a run can know what it will be. So
+each run is simulated in two ways:
+
+`replayed` goes by the speed that the machine had in each second of the run: the node wrote down some of its steps
+(`--record-steps`), and the simulator holds them against what the calibration before the run says of them (`cost.speed`). That
+is a replay of yesterday's requests on yesterday's machine. It knows how fast the machine was; when requests came to wait for
+each other, for how long, and what was computed together it has to find out.
+
+`unseen` knows nothing of the run. Each run has a calibration right before it and one right after it, which the next run shares:
+C run C run C. The run is simulated with either, and the mean of both counts: the middle of the speeds around it.
 
 Before a run the node has used all its KV pages once, as one has that has served for a while. Memory that is touched for the first
 time has to be found and zeroed while a step waits for it.
 
-More figures are for finding causes and are no predictions, since they know the run. `seconds` is the speed in each second of the
-run: what its steps took, from the node's log, over what the first calibration says of the same steps. `told` is simulated with
-those. Where it is right and the prediction is not, the machine had another speed than before and after; where it is not, the
-simulator is wrong. `steps` is took / said of the whole run, by kind, against both calibrations. `idle` is the mean TTFT of
-requests that met a node without work, over what their prompt alone should take.
+More figures are for finding causes. `seconds` is the speed in each second of the run, from all steps in the node's log. `steps`
+is took / said of the whole run, by kind, against both calibrations. `idle` is the mean TTFT of requests that met a node
+without work, over what their prompt alone should take.
 """
 import argparse
 import contextlib
@@ -109,7 +113,8 @@ def serve(args, folder, asked, rate, seed):
         command = [args.binary, "--http-listen", "127.0.0.1:0", "--max-context", "2048"]
         # As the calibration's node, so that what it costs to say it is in both.
         command += ["--log-level", "warn,actor_node::steps=trace", "--log-format", "json"]
-        node = Process(stack, "node", [*command, "--kv-pages", str(args.pages), "--record", log], folder)
+        command += ["--kv-pages", str(args.pages), "--record", log, "--record-steps", log + ".steps"]
+        node = Process(stack, "node", command, folder)
         node.wait(lambda: node.ask("GET", "/readiness")[0] == 200)
 
         def ask(prompt, answer):
@@ -204,21 +209,11 @@ def speeds(costs, ran):
     return {second: took / said for second, (took, said) in sorted(sums.items())}
 
 
-def told(costs, factors):
-    """The costs with those speeds, as a node that is slow from second to second."""
-    # A slow node's factor is no less than one.
-    least = min(factors.values())
-    text = re.sub(r"(?m)^serving = .+$", f"serving = {costs.serving * least:.3f}", costs.text)
-    for second, factor in factors.items():
-        text += f'[[fault]]\nkind = "slow-node"\nworker = 0\nat = "{second}s"\nback-after = "999999us"\nfactor = {factor / least:.4f}\n'
-    return text
-
-
-def simulated(args, folder, log, cost):
+def simulated(args, folder, log, cost, *speed):
     path = os.path.join(folder, "scenario.toml")
     with open(path, "w") as file:
         file.write(SCENARIO.format(trace=log, pages=args.pages, cost=cost))
-    run = subprocess.run([args.binary, "sim", path, "--json"], capture_output=True, text=True)
+    run = subprocess.run([args.binary, "sim", path, "--json", *speed], capture_output=True, text=True)
     if run.returncode:
         sys.exit(run.stderr)
     report = json.loads(run.stdout)
@@ -231,21 +226,19 @@ def simulated(args, folder, log, cost):
 
 
 def show(rows):
-    names = list(rows[0][2])
-    heads = [*names, "steps", "told: TTFT mean"]
-    print("\n| share of what it can do, round | " + " | ".join(heads) + " |" + "\n|---" + "|---" * len(heads) + "|")
-    for share, number, real, said, why in rows:
-        cells = [f"{said[name]:.0f} / {real[name]:.0f} = {said[name] / real[name]:.2f}" for name in names]
-        cells += [f"{why['steps']['all']:.2f}", f"{why['told']['TTFT mean'] / real['TTFT mean']:.2f}"]
-        print(f"| {share}, {number} | " + " | ".join(cells) + " |")
-    print("\npredicted / measured; wanted: 0.8 to 1.2 for TTFT and tokens a second")
-    columns = {name: [(said[name], real[name]) for _, _, real, said, _ in rows] for name in names}
-    columns["told: TTFT mean"] = [(why["told"]["TTFT mean"], real["TTFT mean"]) for _, _, real, _, why in rows]
-    for name, pairs in columns.items():
-        ratios = [said / real for said, real in pairs]
-        within = sum(0.8 <= ratio <= 1.2 for ratio in ratios)
-        together = sum(said for said, _ in pairs) / sum(real for _, real in pairs)
-        print(f"{name}: median {statistics.median(ratios):.2f}, {within} of {len(ratios)} within 20 %, all runs together {together:.2f}")
+    for way in ("replayed", "unseen"):
+        names = list(rows[0]["measured"])
+        print(f"\n{way}:\n\n| share of what it can do, round | " + " | ".join([*names, "steps"]) + " |" + "\n|---" + "|---" * (len(names) + 1) + "|")
+        for row in rows:
+            said, real = row[way], row["measured"]
+            cells = [f"{said[name]:.0f} / {real[name]:.0f} = {said[name] / real[name]:.2f}" for name in names]
+            print(f"| {row['share']}, {row['round']} | " + " | ".join([*cells, f"{row['steps']['all']:.2f}"]) + " |")
+        print("\nsimulated / measured; wanted: 0.8 to 1.2 for TTFT and tokens a second")
+        for name in names:
+            ratios = [row[way][name] / row["measured"][name] for row in rows]
+            within = sum(0.8 <= ratio <= 1.2 for ratio in ratios)
+            span = f"{min(ratios):.2f} to {max(ratios):.2f}"
+            print(f"{name}: median {statistics.median(ratios):.2f}, {span}, {within} of {len(ratios)} within 20 %")
 
 
 def main():
@@ -270,14 +263,12 @@ def main():
                 after = Costs(args)
                 real = measured(lines)
                 either = [simulated(args, folder, log, costs.text) for costs in (before, after)]
-                said = {name: statistics.mean(one[name] for one in either) for name in real}
-                why = causes((before, after), lines, ran)
-                factors = speeds(before, ran)
-                why["told"] = simulated(args, folder, log, told(before, factors))
-                why["seconds"] = [round(factor, 2) for factor in factors.values()]
-                rows.append((share, number, real, said, why))
-                run = {"share": share, "round": number, "measured": real, "predicted": said, "either": either, **why}
-                print(json.dumps(run), flush=True)
+                unseen = {name: statistics.mean(one[name] for one in either) for name in real}
+                replayed = simulated(args, folder, log, before.text, "--speed", log + ".steps")
+                seconds = [round(factor, 2) for factor in speeds(before, ran).values()]
+                run = {"share": share, "round": number, "measured": real, "replayed": replayed, "unseen": unseen, "either": either}
+                rows.append(run | causes((before, after), lines, ran))
+                print(json.dumps(rows[-1] | {"seconds": seconds}), flush=True)
                 before = after
     show(rows)
     print(f"{time.monotonic() - began:.0f} s in all")

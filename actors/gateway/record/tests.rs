@@ -1,6 +1,7 @@
 use config::ids::TenantId;
 use policies::kv::page_hashes;
 use policies::request::Props;
+use tokio::sync::mpsc;
 
 use super::*;
 use crate::testing::request;
@@ -8,7 +9,7 @@ use crate::testing::request;
 const PRINT: Fingerprint = Fingerprint([3; 32]);
 
 fn recorder() -> (Recorder, mpsc::Receiver<Line>) {
-    let (lines, waiting) = mpsc::channel(2);
+    let (lines, waiting) = Lines::channel("log.record", 2);
     (Recorder { opened: Time::ZERO, key: [7; 32], lines }, waiting)
 }
 
@@ -66,7 +67,7 @@ fn what_is_equal_has_one_id_and_only_in_one_log() {
     assert_eq!(a["hash_ids"][0], b["hash_ids"][0]);
     assert_ne!(a["hash_ids"][1], b["hash_ids"][1]);
     assert_eq!((&a["session_id"], &a["tenant"]), (&b["session_id"], &b["tenant"]));
-    let (lines, _waiting) = mpsc::channel(1);
+    let (lines, _waiting) = Lines::channel("log.record", 1);
     let other = Recorder { opened: Time::ZERO, key: [8; 32], lines };
     let c = line(&other, &spec(2));
     assert!(a["hash_ids"][0] != c["hash_ids"][0] && a["session_id"] != c["session_id"]);

@@ -120,6 +120,7 @@ impl Nodes {
             kv: Some(self.entry().await),
             config: self.config.clone(),
             kv_events: None,
+            step_log: None,
         };
         let (door, _) = Actor::spawn(None, Worker, args).await.unwrap();
         let loaded = tokio::time::timeout(PATIENCE, ready.wait_for(|health| *health == WorkerHealth::Ready));

@@ -95,6 +95,7 @@ impl Rig {
             orders,
             kv: None,
             kv_events: None,
+            step_log: None,
         };
         let (scheduler, _) = Actor::spawn(None, Scheduler, args).await.unwrap();
         Self { scheduler, told, done: Vec::new() }

@@ -50,6 +50,7 @@ impl Rig {
             orders: orders(&config),
             kv: None,
             kv_events: None,
+            step_log: None,
         };
         let (scheduler, _) = Actor::spawn(None, Scheduler, args).await.unwrap();
         Self { scheduler, told, events: VecDeque::new() }

@@ -89,6 +89,12 @@ impl StepCosts {
         self.prices
     }
 
+    /// From the end of a step to the beginning of the next.
+    #[must_use]
+    pub const fn between(&self) -> Span {
+        self.between
+    }
+
     /// Attention of a slice, in nanoseconds: of `tokens` tokens after `start`, which attend to `contexts` in all.
     pub(super) fn attention(&self, start: u128, tokens: u128, contexts: u128) -> u128 {
         let alone = u128::from(self.prices.attention_decode.0) * (start + 1);

@@ -3,10 +3,12 @@
 //! What comes in is in `messages`, and `kv` where it is about pages of other workers. `driver` has the core say what there
 //! is to do, and the `engine` do it. Transfers of pages have drivers of their own, `send` and `receive`, for each end.
 
+use std::sync::Arc;
+
 use config::ids::WorkerId;
 use policies::batch::{Batch, BatchConfig};
-use policies::cost::CostModel;
 use policies::cost::fake::FakeModel;
+use policies::cost::{CostModel, Speed};
 use policies::kv::PageLayout;
 use policies::kv::handoff::HandoffConfig;
 use policies::placement::WorkerInfo;
@@ -55,6 +57,8 @@ pub struct WorkerArgs {
     pub model: FakeModel,
     /// How long that takes.
     pub cost: CostModel,
+    /// How fast its machine is when; always as fast as that says where this is none.
+    pub speed: Option<Arc<Speed>>,
     /// Shape of its pages.
     pub layout: PageLayout,
     /// Limits of its transfers.
@@ -89,9 +93,9 @@ impl Worker {
     /// A worker with nothing in its pages.
     #[must_use]
     pub fn new(args: WorkerArgs) -> Self {
-        let WorkerArgs { info, batch, model, cost, layout, handoff, orders, beats } = args;
+        let WorkerArgs { info, batch, model, cost, speed, layout, handoff, orders, beats } = args;
         let (budget, link) = (batch.max_batch_tokens, info.hardware.figures.link);
-        let engine = Engine::new(model, cost, &batch);
+        let engine = Engine::new(model, (cost, speed), &batch);
         let mut core = Batch::with_hasher(batch, page_hash);
         Self {
             info,

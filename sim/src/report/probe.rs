@@ -237,6 +237,9 @@ impl Probe {
             figures.prefix_queries += load.prefix_queries;
             figures.prefix_hits += load.prefix_hits;
         }
+        for (id, worker) in workers.iter() {
+            all.entry(&id.node).or_default().slowed = worker.slowed();
+        }
         for totals in self.workers.iter().flatten() {
             let figures = all.entry(&totals.node).or_default();
             figures.steps = totals.steps;

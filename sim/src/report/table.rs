@@ -113,6 +113,13 @@ fn workers(report: &Report, lines: &mut Lines) {
         let (least, most) = (busy(f64::min, f64::INFINITY), busy(f64::max, 0.0));
         lines.add("busy", &format!("{} to {}", percent(least), percent(most)));
     }
+    let slowed = || report.workers.iter().filter_map(|w| w.slowed);
+    if slowed().next().is_some() {
+        let (least, most) = (slowed().fold(f64::INFINITY, f64::min), slowed().fold(0.0, f64::max));
+        let range =
+            if report.workers.len() > 1 { format!("{least:.3} to {most:.3}") } else { format!("{most:.3}") };
+        lines.add("recorded speed", &format!("steps took {range} of what is said of them"));
+    }
     if report.roles.len() > 1 || report.role_changes > 0 {
         lines.add("", "");
         lines.add("role", &row(["workers", "busy", "prefilled", "drawn", ""].map(str::to_owned)));

@@ -1,5 +1,7 @@
 //! How long steps take, as data.
 
+use std::path::PathBuf;
+
 use config::Dur;
 use policies::cost::{Affine, CostModel, Curve, Hardware, ModelShape, Polynomial, SlicePrices, StepCosts};
 use policies::time::Span;
@@ -18,6 +20,11 @@ pub struct Cost {
     pub affine: Option<AffineCost>,
     /// What was measured of an engine's steps, as `actor-node calibrate` prints it. Transfers take no time.
     pub steps: Option<StepsCost>,
+    /// Files that nodes wrote with `--record-steps`: how fast their machines were when, by which steps take more or less than
+    /// what is said of them. The run's workers are those machines in turn, and its start is the trace's first request;
+    /// relative paths are taken from the current directory.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub speed: Vec<PathBuf>,
 }
 
 /// A step of `rows[i]` tokens takes `took[i]` (between two points a straight line), and what its slices take, each of them
@@ -186,6 +193,10 @@ impl Cost {
             return steps.validate();
         }
         let Some(curve) = &self.curve else { return Ok(()) };
+        if !self.speed.is_empty() {
+            let reason = "leave it out, or use [cost.steps]: a curve goes by the pages in use, which nodes do not write down";
+            return Err(invalid("cost.speed", &"set with cost.curve", reason.into()));
+        }
         let keys = [("cost.curve.prefill-ms", curve.prefill_ms), ("cost.curve.decode-ms", curve.decode_ms)];
         for (key, degrees) in keys {
             for value in [degrees.constant, degrees.linear, degrees.quadratic] {

@@ -5,6 +5,7 @@
 //! | key | |
 //! |---|---|
 //! | `timestamp` | when it comes, in milliseconds since some origin (`created_time` is another name) |
+//! | `unix_us` | of a node's log: the same in microseconds since 1970, and that is what counts |
 //! | `input_length`, `output_length` | tokens of its prompt and of its answer |
 //! | `hash_ids` | its prompt in blocks: whole numbers or hexadecimal hashes, equal ones for equal content |
 //! | `block_size` | tokens a block; else `workload.block-tokens` |
@@ -36,7 +37,7 @@ use self::text::Answers;
 use super::draw::{class, stream};
 use super::{Ask, Source, make, model};
 use crate::SimError;
-use crate::scenario::{Class, Scenario, TraceFormat};
+use crate::scenario::{Class, Scenario, TraceFormat, Workload};
 
 mod after;
 mod row;
@@ -47,6 +48,25 @@ mod tests;
 
 /// Lines that are read ahead, so that those which are out of order come in order: a log is in the order of ends.
 const AHEAD: usize = 4096;
+
+/// When the first request of a file comes, in nanoseconds since 1970, if its lines say so.
+///
+/// # Errors
+/// A file that cannot be opened or is no trace, and a line that is no request.
+pub(crate) fn first_moment(path: &Path, workload: &Workload) -> Result<Option<u64>, SimError> {
+    let mut lines = Lines::open(path, workload.format, workload.limit, workload.block_tokens)?;
+    let mut first: Option<Row> = None;
+    let mut read = 0;
+    while read < AHEAD
+        && let Some(row) = lines.next()?
+    {
+        read += 1;
+        if row.at.is_some() && first.as_ref().is_none_or(|first| row.at < first.at) {
+            first = Some(row);
+        }
+    }
+    Ok(first.filter(|row| row.dated).and_then(|row| row.at))
+}
 
 /// A file that is replayed.
 #[derive(Debug)]

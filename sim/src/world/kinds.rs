@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use config::ids::WorkerId;
-use policies::cost::Hardware;
+use policies::cost::{CostModel, Hardware};
 use policies::rng;
 use policies::time::Span;
 
@@ -11,6 +11,7 @@ use super::name;
 use crate::SimError;
 use crate::node::worker::{Beats, Orders, WorkerArgs};
 use crate::scenario::Scenario;
+use crate::speed::Speeds;
 
 mod class;
 
@@ -22,6 +23,7 @@ const BEATS: u64 = 12;
 pub(super) struct Kinds {
     /// With how many workers there are of it and those before it.
     list: Vec<(u32, WorkerArgs)>,
+    speeds: Speeds,
     seed: u64,
     heartbeat: Span,
     /// The workers that want to know what others have to do.
@@ -45,8 +47,10 @@ impl Kinds {
             upto += class.count;
             list.push((upto, args));
         }
+        let costs: Vec<CostModel> = list.iter().map(|(_, args): &(u32, WorkerArgs)| args.cost).collect();
+        let speeds = Speeds::read(scenario, &costs)?;
         let heartbeat = scenario.cluster.heartbeat.get().into();
-        Ok(Self { list, seed: scenario.seed, heartbeat, listeners: listeners.into() })
+        Ok(Self { list, speeds, seed: scenario.seed, heartbeat, listeners: listeners.into() })
     }
 
     /// Whether a worker wants to know what others have to do.
@@ -71,6 +75,7 @@ impl Kinds {
             kv.address = id.to_string();
         }
         args.info.id = id;
+        args.speed = self.speeds.of(index, at);
         if self.any_listens() {
             let phase = rng::bits(self.seed, BEATS, index.into()) % self.heartbeat.0.max(1);
             args.beats = Beats { every: self.heartbeat, phase: Span(phase), to: Arc::clone(&self.listeners) };

@@ -102,6 +102,7 @@ impl Nodes {
                 kv: Some(Arc::new(KvEntry::prepare(&config, cookie, None).await.unwrap())),
                 config: Arc::new(config),
                 kv_events: None,
+                step_log: None,
             };
             let (door, _) = Actor::spawn(None, Worker, args).await.unwrap();
             workers.push(Member { id, door });

@@ -18,6 +18,12 @@ impl Worker {
         &self.info
     }
 
+    /// Time of its steps over what is said of them, where its machine has a recorded speed.
+    #[must_use]
+    pub fn slowed(&self) -> Option<f64> {
+        self.engine.slowed()
+    }
+
     /// How its transfers ended, as far as it was their receiver.
     #[must_use]
     pub fn handoffs(&self) -> Handoffs {

@@ -30,6 +30,7 @@ fn worker(policies: &[&str], pages: u32) -> Worker {
         batch: BatchConfig { max_running: 8, ..BatchConfig::sized(PAGE, pages, 4096, print()) },
         model: FakeModel::default(),
         cost: CostModel::Roofline { model: shape, hardware },
+        speed: None,
         layout,
         handoff: HandoffConfig::default(),
         orders: Orders {

@@ -15,6 +15,8 @@ pub(super) struct Row {
     pub(super) line: u64,
     /// Nanoseconds since an origin of the file's own; none: it comes when others have ended.
     pub(super) at: Option<u64>,
+    /// That origin is the year 1970.
+    pub(super) dated: bool,
     pub(super) input: u32,
     pub(super) output: u32,
     /// What its prompt begins with, as numbers of blocks: equal numbers are equal tokens.
@@ -37,6 +39,7 @@ pub(super) struct Row {
 struct Json {
     #[serde(alias = "created_time")]
     timestamp: Option<serde_json::Number>,
+    unix_us: Option<u64>,
     input_length: u32,
     output_length: u32,
     #[serde(default)]
@@ -150,9 +153,12 @@ pub(super) fn json(text: &str, block_tokens: u32) -> Result<Row, String> {
         (None, None) => None,
         (delay, tool) => Some(Span(delay.unwrap_or(0).saturating_add(tool.unwrap_or(0)))),
     };
+    let unix = json.unix_us.map(|us| us.checked_mul(1000).ok_or(format!("`unix_us` is {us}: too late")));
+    let at = unix.transpose()?.or(optional("timestamp", &json.timestamp)?);
     Ok(Row {
         line: 0,
-        at: optional("timestamp", &json.timestamp)?,
+        at,
+        dated: json.unix_us.is_some(),
         input: json.input_length,
         output: json.output_length.max(1),
         blocks,
@@ -253,7 +259,7 @@ impl Columns {
             return Err("`ContextTokens` is 0: use 1 or more".into());
         }
         let at = Some(date(at.trim()).ok_or_else(bad)?);
-        Ok(Row { at, input, output: output.max(1), block_tokens: 1, ..Row::default() })
+        Ok(Row { at, dated: true, input, output: output.max(1), block_tokens: 1, ..Row::default() })
     }
 }
 

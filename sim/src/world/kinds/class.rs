@@ -54,6 +54,7 @@ pub(super) fn args(
         batch,
         model: workload::model(&scenario.workload),
         cost: scenario.cost_on(machine)?,
+        speed: None,
         layout,
         handoff: HandoffConfig::from(&scenario.policy.disaggregate),
         orders,
