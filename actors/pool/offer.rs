@@ -8,7 +8,6 @@ use policies::placement::PoolInfo;
 use policies::pool::PoolStats;
 use policies::pool::pace::{self, Pace};
 use policies::request::RequestSpec;
-use policies::time::Span;
 use ractor::ActorRef;
 use tracing::debug;
 
@@ -68,9 +67,9 @@ impl Offer {
         }
     }
 
-    /// A worker was given so many bytes of pages, `took` after it asked.
-    pub(super) fn gave(&mut self, bytes: u64, took: Span) {
-        self.pace.gave(clock::now(), bytes, took);
+    /// How fast it gives, to be told what it gives.
+    pub(super) const fn pace(&mut self) -> &mut Pace {
+        &mut self.pace
     }
 
     /// What it gives at; 0 where its link is not known.

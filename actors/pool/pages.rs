@@ -206,7 +206,10 @@ impl PoolState {
     /// Gives a page; the reader, where that was all.
     fn give(&mut self, id: ReaderId, page: PageBuf) -> Option<ReaderId> {
         match self.readers.get_mut(&id)? {
-            Reader::Set(set) => self.transfers.gives(*set, page),
+            Reader::Set(set) => {
+                let bytes = self.transfers.gives(*set, page);
+                self.offer.pace().sends(crate::clock::now(), bytes);
+            }
             Reader::Waits { pages, wanted, .. } => {
                 pages.push(page);
                 return (pages.len() >= *wanted).then_some(id);

@@ -133,6 +133,8 @@ pub struct PoolRow {
     pub info: Arc<PoolInfo>,
     /// Leading full pages of this prompt that it holds, as far as the directory knows.
     pub hit_pages: u32,
+    /// Time until it has given what workers were sent to it for before, at the speed that it says of itself.
+    pub wait: Span,
 }
 
 /// A worker that could take the request now, or compute its prompt for another.
@@ -282,6 +284,12 @@ pub struct Fetch {
     pub pool: bool,
     /// Tokens of that, as far as is known.
     pub tokens: u32,
+    /// Time that it takes where the holder gives to nobody else.
+    pub sending: Span,
+    /// Time that the holder has to do with it.
+    pub occupies: Span,
+    /// Time to compute the same, where that is known: fetching is worth no more.
+    pub computing: Option<Span>,
     /// As [`Opinion::why`].
     pub why: String,
     /// As [`Opinion::numbers`].

@@ -3,7 +3,7 @@
 use config::{Choice, Dur, Size, WorkerRole};
 use sim::report::page::{Shown, html};
 use sim::report::{PoolFigures, Pools};
-use sim::scenario::{Fault, FaultKind, Lengths, NodeClass, PoolClass};
+use sim::scenario::{Arrivals, Fault, FaultKind, Lengths, NodeClass, PoolClass};
 use sim::{Report, Run, Scenario, run, simulate};
 
 #[path = "storms/calm.rs"]
@@ -91,6 +91,24 @@ fn what_a_pool_holds_is_not_computed_again() {
     assert_eq!(one.fetched_tokens, pools(&with).fetched_tokens);
     assert_eq!((one.written, one.pauses, one.lives), (0, 0, 1));
     assert!(one.found <= one.looked_up && one.given_ram * 64 >= one.fetched_tokens);
+}
+
+/// A disk that gives later than a worker computes is left alone, also after a while without transfers and where requests
+/// come together.
+#[test]
+fn a_slow_disk_costs_next_to_nothing() {
+    let mut scenario = scenario(vec![PoolClass { disk_read: Size(1_500_000_000), ..pool(10, Some(2000)) }]);
+    scenario.cluster.workers = 6;
+    let w = &mut scenario.workload;
+    (w.requests, w.rate) = (1200, 15.0);
+    w.arrivals = Arrivals::OnOff { on: Dur::from_secs(2), off: Dur::from_secs(8) };
+    let with = unharmed(&scenario).report;
+    let without = run(&Scenario { pools: Vec::new(), ..scenario }).unwrap();
+    let ratio = |of: fn(&Report) -> f64| of(&with) / of(&without);
+    let (mean, p99) = (ratio(|r| r.ttft_ms.mean), ratio(|r| r.ttft_ms.p99));
+    let one = only(&with);
+    assert!(one.fetched_tokens > 0 && one.written > 125, "it was tried: {one:?}");
+    assert!(mean < 1.05 && p99 < 1.1, "TTFT {mean} and {p99} of what it is without a pool, {one:?}");
 }
 
 #[test]

@@ -16,20 +16,20 @@ fn trace(folder: &Path) -> PathBuf {
         let (at, unix) = (7 + number, START + number * 500_000);
         let line =
             format!(r#"{{"timestamp": {at}, "unix_us": {unix}, "input_length": 1, "output_length": 1}}"#);
-        writeln!(text, "{line}").unwrap();
+        writeln!(text, "{line}").expect("a string takes it");
     }
     write(folder, "requests.jsonl", &text)
 }
 
 fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
     let path = folder.join(name);
-    std::fs::write(&path, text).unwrap();
+    std::fs::write(&path, text).expect("the folder takes it");
     path
 }
 
 /// A step of one slice of one token, so many seconds after the first request.
 fn step(node: &str, after: f64, took_ms: u64) -> String {
-    let unix = START.strict_add_signed((after * 1e6) as i64);
+    let unix = START.saturating_add_signed((after * 1e6) as i64);
     let took = took_ms * 1_000_000;
     format!("{{\"unix_us\": {unix}, \"node\": \"{node}\", \"slices\": [[0, 1]], \"took_ns\": {took}}}\n")
 }
@@ -41,7 +41,7 @@ fn scenario(folder: &Path, speed: &[&Path]) -> Scenario {
          [cluster]\nworkers = 1\nnetwork = \"0s\"\n",
         trace(folder)
     );
-    Scenario::from_toml(&text, "test").unwrap()
+    Scenario::from_toml(&text, "test").expect("a scenario")
 }
 
 fn ttft(report: &Report) -> (f64, f64, f64) {

@@ -4,7 +4,6 @@ use cluster::kv::{PageBuf, max_pages};
 use policies::batch::Refusal;
 use policies::pool::ReaderId;
 use policies::request::RequestSpec;
-use policies::time::Time;
 use ractor::ActorRef;
 use tracing::debug;
 
@@ -26,8 +25,6 @@ pub(super) struct Giving {
     pages: usize,
     /// The page that is asked for next.
     next: usize,
-    /// When it was asked, and for pages from which on.
-    begun: (Time, usize),
     asked: Option<Asked>,
 }
 
@@ -82,8 +79,8 @@ impl PoolState {
             let _ = set.cast(message);
         }
         let (page_bytes, reader) = (asker.layout.page_bytes(), hit.reader);
-        let giving =
-            Giving { set, reader, page_bytes, pages: hit.pages, next: from, begun: (now, from), asked: None };
+        let giving = Giving { set, reader, page_bytes, pages: hit.pages, next: from, asked: None };
+        self.offer.pace().begins(now);
         self.transfers.giving.insert(giving.set.get_id().pid(), giving);
     }
 
@@ -107,11 +104,7 @@ impl PoolState {
     /// The page set needs nothing more, or is gone.
     pub(super) fn end_giving(&mut self, set: u64) {
         let Some(giving) = self.transfers.giving.remove(&set) else { return };
-        let (begun, from) = giving.begun;
-        if giving.next > from && giving.next == giving.pages && giving.asked.is_none() {
-            let bytes = ((giving.next - from) * giving.page_bytes) as u64;
-            self.offer.gave(bytes, clock::now().since(begun));
-        }
+        self.offer.pace().ends(clock::now());
         if let Some(reader) = giving.reader {
             self.release(reader);
         }
@@ -119,22 +112,22 @@ impl PoolState {
 }
 
 impl super::Transfers {
-    /// A page is at hand.
-    pub(in crate::pool) fn gives(&mut self, set: u64, page: PageBuf) {
-        let Some(giving) = self.giving.get_mut(&set) else { return };
+    /// A page is at hand. Gives back the bytes that go out because of it.
+    pub(in crate::pool) fn gives(&mut self, set: u64, page: PageBuf) -> u64 {
+        let Some(giving) = self.giving.get_mut(&set) else { return 0 };
         if page.len() != giving.page_bytes {
             // Under this fingerprint there are pages of another shape: no sound worker has asked.
-            return giving.fail();
+            giving.fail();
+            return 0;
         }
-        let Some(asked) = &mut giving.asked else { return };
+        let Some(asked) = &mut giving.asked else { return 0 };
         asked.here.push(page);
-        if asked.here.len() < asked.count as usize {
-            return;
-        }
-        if let Some(Asked { first, count, here }) = giving.asked.take() {
-            // As above.
-            let _ = giving.set.cast(PageSetMsg::Exported { first, count, pages: Some(here) });
-        }
+        let whole = giving.asked.take_if(|asked| asked.here.len() >= asked.count as usize);
+        let Some(Asked { first, count, here }) = whole else { return 0 };
+        let bytes = here.len() as u64 * giving.page_bytes as u64;
+        // As above.
+        let _ = giving.set.cast(PageSetMsg::Exported { first, count, pages: Some(here) });
+        bytes
     }
 
     /// The run has only so many pages now.

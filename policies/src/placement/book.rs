@@ -25,7 +25,7 @@ impl Placement {
         chosen: Chosen,
         fx: &mut Vec<PlacementEffect>,
     ) {
-        let Chosen { worker, why, stages, hit_tokens, prefill, fetch, store } = chosen;
+        let Chosen { worker, why, stages, hit_tokens, prefill, fetch, occupies, store } = chosen;
         // What is fetched need not be computed.
         let left =
             fetch.as_ref().map_or(request.prompt_tokens, |f| request.prompt_tokens.saturating_sub(f.tokens));
@@ -63,6 +63,9 @@ impl Placement {
         }
         if let Ok(model) = self.resolve(&request.model) {
             self.note_worker(&model, role);
+        }
+        if let Some(fetch) = fetch.as_ref().filter(|fetch| fetch.pool) {
+            self.sent_to_pool(now, &fetch.from, occupies);
         }
         let prefill_worker = handoff.as_ref().map(|handoff| handoff.worker.clone());
         let plan = Plan { worker, prefill: prefill_worker, fetch, store, why, stages: stages.into() };

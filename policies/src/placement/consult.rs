@@ -139,7 +139,7 @@ impl Placement {
             rows: self.rows(&waiting, &rows).into(),
             prefill: if able.is_empty() { Arc::default() } else { self.rows(&waiting, &able).into() },
             prefill_known: known,
-            pools: self.pool_rows(&waiting.request.hashes),
+            pools: self.pool_rows(now, &waiting.request.hashes),
         };
         self.consult(now, waiting, query, fx);
         None

@@ -6,7 +6,7 @@ use config::ids::WorkerId;
 use super::handoff::Prefill;
 use super::select::Chosen;
 use super::{PlaceRequest, Placement, PlacementEffect, Rejection};
-use crate::time::Time;
+use crate::time::{Span, Time};
 
 impl Placement {
     /// Books `request` on `worker`, or turns it away with the reason: it has a place where it is, and does not wait.
@@ -33,6 +33,7 @@ impl Placement {
             hit_tokens,
             prefill: Prefill::Here,
             fetch: None,
+            occupies: Span::ZERO,
             store: None,
         };
         self.book(now, request, chosen, fx);

@@ -13,11 +13,14 @@ use crate::kv::PageHash;
 use crate::kv::directory::{Directory, Feed};
 use crate::kv::events::KvEvent;
 use crate::policy::PoolRow;
+use crate::time::{Span, Time};
 
 /// The pools by name.
 #[derive(Debug, Default)]
 pub(super) struct Pools {
     infos: BTreeMap<WorkerId, Arc<PoolInfo>>,
+    /// Until when each has to do with giving what workers were sent to it for, those that have.
+    busy: BTreeMap<WorkerId, Time>,
     directory: Directory,
 }
 
@@ -42,6 +45,7 @@ impl Placement {
     /// This life of a pool is over. What was to be fetched from it is computed by whoever asks in vain.
     pub fn pool_left(&mut self, pool: &WorkerId) {
         self.pools.infos.remove(pool);
+        self.pools.busy.remove(pool);
         self.pools.directory.remove(pool);
     }
 
@@ -77,15 +81,34 @@ impl Placement {
         self.pools.infos.contains_key(pool)
     }
 
+    /// Time until a pool has given what workers were sent to it for.
+    ///
+    /// It is counted here, since what a pool tells of itself comes when they have all been sent there: those that come
+    /// together would otherwise all take it for idle.
+    pub(super) fn pool_wait(&self, now: Time, pool: &WorkerId) -> Span {
+        self.pools.busy.get(pool).map_or(Span::ZERO, |until| until.since(now))
+    }
+
+    /// A worker is sent to a pool, which has to do with that for so long.
+    pub(super) fn sent_to_pool(&mut self, now: Time, pool: &WorkerId, occupies: Span) {
+        if self.knows_pool(pool) {
+            let until = self.pools.busy.entry(pool.clone()).or_insert(now);
+            *until = (*until).max(now) + occupies;
+        }
+    }
+
     /// What policies are shown of pools, about a prompt with these pages.
-    pub(super) fn pool_rows(&self, pages: &[PageHash]) -> Arc<[PoolRow]> {
+    pub(super) fn pool_rows(&self, now: Time, pages: &[PageHash]) -> Arc<[PoolRow]> {
         if self.pools.infos.is_empty() {
             return Arc::default();
         }
         let names: Vec<WorkerId> = self.pools.infos.keys().cloned().collect();
         let mut hits = Vec::new();
         self.pools.directory.hits(pages, &names, &mut hits);
-        let row = |(info, hit_pages): (&Arc<PoolInfo>, u32)| PoolRow { info: Arc::clone(info), hit_pages };
+        let row = |(info, hit_pages): (&Arc<PoolInfo>, u32)| {
+            let wait = self.pool_wait(now, &info.id);
+            PoolRow { info: Arc::clone(info), hit_pages, wait }
+        };
         self.pools.infos.values().zip(hits).map(row).collect()
     }
 

@@ -36,6 +36,8 @@ pub(super) struct Chosen {
     pub(super) prefill: Prefill,
     /// What that one fetches of it.
     pub(super) fetch: Option<Box<Prefix>>,
+    /// How long whoever holds that has to do with it.
+    pub(super) occupies: Span,
     /// The pool that is to keep it.
     pub(super) store: Option<Box<WorkerId>>,
 }
@@ -226,7 +228,8 @@ impl Placement {
             None => (Prefill::Here, Vec::new()),
         };
         let computes = prefill.worker(&worker);
-        let fetch = said.and_then(|said| self.hear_fetches(computes, said, &mut stages));
+        let fetch = said.and_then(|said| self.hear_fetches(now, computes, said, &mut stages));
+        let (fetch, occupies) = fetch.unzip();
         let store = said.and_then(|said| self.hear_store(said));
         let whole = self.workers.get(&worker).is_some_and(|r| r.info.role == WorkerRole::Prefill);
         let mut text = format!("attempt {} goes to {worker}", request.attempt);
@@ -251,7 +254,16 @@ impl Placement {
             saved: None,
             took: said.map_or(Span::ZERO, |c| now.since(c.since)),
         });
-        Chosen { worker, why, stages, hit_tokens, prefill, fetch, store }
+        Chosen {
+            worker,
+            why,
+            stages,
+            hit_tokens,
+            prefill,
+            fetch,
+            occupies: occupies.unwrap_or_default(),
+            store,
+        }
     }
 
     /// Who computes the prompt of a request that goes to `worker`, and the stages of all that were asked.
@@ -285,11 +297,12 @@ impl Placement {
     /// first says; each is recorded.
     fn hear_fetches(
         &self,
+        now: Time,
         computes: Option<&WorkerId>,
         said: &Consultation,
         stages: &mut [Stage],
-    ) -> Option<Box<Prefix>> {
-        let mut heard: Option<Box<Prefix>> = None;
+    ) -> Option<(Box<Prefix>, Span)> {
+        let mut heard: Option<(Box<Prefix>, Span)> = None;
         for (asked, stage) in said.asked.iter().zip(stages) {
             let opinion = asked.said();
             let fetch = computes.and_then(|computes| opinion?.fetch(computes));
@@ -299,11 +312,18 @@ impl Placement {
                 false => self.workers.get(&fetch.from).is_some(),
             };
             let Some(fetch) = fetch.filter(is_there) else { continue };
+            // Others may have been sent there since it was asked about.
+            let wait = if fetch.pool { self.pool_wait(now, &fetch.from) } else { Span::ZERO };
+            if fetch.computing.is_some_and(|computing| computing <= wait + fetch.sending) {
+                stage.passes_over(fetch, wait);
+                continue;
+            }
             stage.fetches(fetch, opinion.and_then(|opinion| opinion.store.as_deref()));
-            let most = heard.as_ref().is_none_or(|heard| heard.tokens < fetch.tokens);
+            let most = heard.as_ref().is_none_or(|(heard, _)| heard.tokens < fetch.tokens);
             if asked.mode == PolicyMode::Prod && most {
-                let Fetch { from, pool, tokens, .. } = fetch;
-                heard = Some(Box::new(Prefix { from: from.clone(), pool: *pool, tokens: *tokens }));
+                let Fetch { from, pool, tokens, occupies, .. } = fetch;
+                let prefix = Prefix { from: from.clone(), pool: *pool, tokens: *tokens };
+                heard = Some((Box::new(prefix), *occupies));
             }
         }
         heard
@@ -390,6 +410,13 @@ impl Stage {
         self.why.clone_from(&fetch.why);
         let numbers = fetch.numbers.iter().chain(store.into_iter().flat_map(|store| &store.numbers));
         self.numbers = numbers.map(|&(name, value)| (name.into(), value)).collect();
+    }
+
+    /// Says why something is not fetched after all.
+    fn passes_over(&mut self, fetch: &Fetch, wait: Span) {
+        let Fetch { from, .. } = fetch;
+        self.why =
+            format!("{}; {from} would give its pages only after {wait}, so they are computed", self.why);
     }
 
     /// Adds who computes the prompt, or why none of those does that should.

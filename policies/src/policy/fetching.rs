@@ -22,6 +22,8 @@ pub(super) struct Holder<'a> {
     /// Pages from the first, the one of the last token included.
     pages: u32,
     figures: &'a Hardware,
+    /// Time until it has given what others were sent to it for.
+    wait: Span,
     pool: bool,
 }
 
@@ -31,13 +33,13 @@ impl<'a> Holder<'a> {
         let page_tokens = row.info.kv.as_ref().map_or(1, |kv| kv.layout.page_tokens.max(1));
         // The last token is no hit, and its page is there all the same.
         let pages = row.hit_tokens.div_ceil(page_tokens);
-        Self { id: &row.worker, pages, figures: &row.info.hardware.figures, pool: false }
+        Self { id: &row.worker, pages, figures: &row.info.hardware.figures, wait: Span::ZERO, pool: false }
     }
 
     /// A pool.
     pub(super) fn pool(row: &'a PoolRow) -> Self {
         let figures = &row.info.hardware.figures;
-        Self { id: &row.info.id, pages: row.hit_pages, figures, pool: true }
+        Self { id: &row.info.id, pages: row.hit_pages, figures, wait: row.wait, pool: true }
     }
 }
 
@@ -69,7 +71,7 @@ pub(super) fn fetch(
     let (bytes, sending) = sending(row, holder, layout, tokens);
     let figures = &row.info.hardware.figures;
     let computing = row.info.shape.as_ref().and_then(|shape| figures.prefill(shape, row.hit_tokens, gain));
-    if computing.is_some_and(|computing| computing <= sending) {
+    if computing.is_some_and(|computing| computing <= holder.wait + sending) {
         return None;
     }
     let mut numbers = vec![
@@ -79,10 +81,13 @@ pub(super) fn fetch(
         ("transfer-bytes", bytes),
         ("transfer-ms", milliseconds(sending)),
     ];
+    numbers.extend((holder.wait > Span::ZERO).then(|| ("wait-ms", milliseconds(holder.wait))));
     numbers.extend(computing.map(|took| ("compute-ms", milliseconds(took))));
     let kind = if holder.pool { "the pool " } else { "" };
     let why = format!("{kind}{} holds {gain} more tokens of the prompt than {}", holder.id, row.worker);
-    Some(Fetch { to: row.worker.clone(), from: holder.id.clone(), pool: holder.pool, tokens, why, numbers })
+    let occupies = holder.figures.send(holder.figures, bytes as u64);
+    let (to, from, pool) = (row.worker.clone(), holder.id.clone(), holder.pool);
+    Some(Fetch { to, from, pool, tokens, sending, occupies, computing, why, numbers })
 }
 
 /// Bytes of the pages that `from` holds of the first `tokens` tokens and `to` does not, and the time that they take on the

@@ -2,9 +2,10 @@
 
 use super::*;
 
-/// RAM for two prompts, and a disk that takes all that is stored in half a minute.
+/// RAM for two prompts, and a disk that takes all that is stored in half a minute, and gives it sooner than it is computed.
 fn with(faults: Vec<Fault>) -> Scenario {
-    let mut scenario = scenario(vec![pool(40, Some(2000))]);
+    let kept = PoolClass { disk_read: Size(12_000_000_000), ..pool(40, Some(2000)) };
+    let mut scenario = scenario(vec![kept]);
     (scenario.workload.requests, scenario.workload.rate) = (300, 10.0);
     scenario.faults = faults;
     scenario

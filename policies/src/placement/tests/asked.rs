@@ -5,7 +5,7 @@ use config::ids::PolicyName;
 use super::*;
 use crate::invariant::Broken;
 use crate::policy::{
-    ClusterPolicy, Opinion, Pin, PlacedAt, PolicyAction, PolicyConfig, PolicyMode, PolicyQuery, Stage,
+    ClusterPolicy, Fetch, Opinion, Pin, PlacedAt, PolicyAction, PolicyConfig, PolicyMode, PolicyQuery, Stage,
 };
 
 mod work;
@@ -250,6 +250,49 @@ fn a_request_waits_for_all_opinions() {
         worker: id(2, 1),
     };
     assert_eq!(work(&mut p), [PolicyWork::Observe(PolicyEvent::Placed(at))]);
+}
+
+/// Two requests are asked about at once, while the pool has nothing to do; what the first is sent there for counts when the
+/// second is placed.
+#[test]
+fn what_was_booked_at_a_pool_meanwhile_counts() {
+    let mut p = elsewhere(2, 9);
+    let pool = WorkerId::new("p".into(), 1);
+    let hardware = crate::cost::HardwareProfile::default();
+    p.pool_joined(PoolInfo { id: pool.clone(), address: "p:1".to_owned(), hardware });
+    let fetch = || Fetch {
+        to: id(1, 1),
+        from: pool.clone(),
+        pool: true,
+        tokens: 96,
+        sending: Span::from_millis(60),
+        occupies: Span::from_millis(50),
+        computing: Some(Span::from_millis(100)),
+        why: "it holds more".to_owned(),
+        numbers: Vec::new(),
+    };
+    let tickets: Vec<Ticket> = (1..=3)
+        .map(|number| {
+            assert_eq!(place(&mut p, ask(number)), None);
+            ticket(&mut p).0
+        })
+        .collect();
+    let mut placed = |ticket: Ticket, ms: u64| {
+        let now = T + Span::from_millis(ms);
+        answer(&mut p, now, ticket, "first", pins(1, true));
+        let said = Opinion { fetches: vec![fetch()].into(), ..Opinion::none("nothing", "") };
+        let plan = plan(answer(&mut p, now, ticket, "second", said).pop());
+        (plan.fetch.is_some(), plan.stages[1].clone())
+    };
+    let (fetches, stage) = placed(tickets[0], 0);
+    assert!(fetches && stage.action == "fetch", "{stage:?}");
+    let (fetches, stage) = placed(tickets[1], 5);
+    assert!(!fetches && stage.action == "nothing", "{stage:?}");
+    assert!(
+        stage.why.contains("p#1 would give its pages only after 45.000ms, so they are computed"),
+        "{stage:?}"
+    );
+    assert!(placed(tickets[2], 11).0);
 }
 
 #[test]

@@ -100,6 +100,46 @@ fn who_holds_more_is_asked_be_it_a_worker_or_a_pool() {
     }
 }
 
+/// A pool that gives a prompt in 100 ms, and workers that compute it in about 140.
+#[test]
+fn workers_are_sent_to_a_pool_only_as_long_as_it_gives_sooner_than_they_compute() {
+    let mut p = cluster(PolicyMode::Prod);
+    for n in 0..2 {
+        let mut worker = peer(n, 2, WorkerRole::Unified);
+        worker.shape = crate::cost::ModelShape::named("smollm2-135m");
+        worker.hardware.figures.flops = 1_000_000_000_000;
+        p.worker_joined(T, worker, &mut Vec::new());
+        p.kv_snapshot(&id(n, 2), 0, 0, 1, &[]);
+    }
+    let slow = |incarnation| {
+        let mut pool = pool(incarnation);
+        // 30 pages of 1 KiB.
+        pool.hardware.figures.link = 10 * 30 * 1024;
+        pool
+    };
+    p.pool_joined(slow(1));
+    p.pool_snapshot(&pool_id(1), 0, 0, 1, &hashes()[..30]);
+    let fetches_at = |p: &mut Placement, number: u64, ms: u64| {
+        let request =
+            PlaceRequest { prompt_tokens: PROMPT, context_tokens: PROMPT, hashes: hashes(), ..ask(number) };
+        let mut fx = Vec::new();
+        p.place(T + Span::from_millis(ms), request, &mut fx);
+        match fx.pop() {
+            Some(PlacementEffect::Placed { plan, .. }) => plan.fetch.is_some(),
+            other => panic!("not placed: {other:?}"),
+        }
+    };
+    let asked = [(1, 0), (2, 0), (3, 50), (4, 70), (5, 100), (6, 170)];
+    let fetched = asked.map(|(number, ms)| fetches_at(&mut p, number, ms));
+    assert_eq!(fetched, [true, false, false, true, false, true], "busy to 100 ms, and from 70 to 200 ms");
+    // Another life of it has nothing to do yet.
+    p.pool_left(&pool_id(1));
+    p.pool_joined(slow(2));
+    p.pool_snapshot(&pool_id(2), 0, 0, 1, &hashes()[..30]);
+    assert!(fetches_at(&mut p, 7, 170));
+    p.check().unwrap();
+}
+
 #[test]
 fn in_shadow_nothing_is_kept_or_fetched_and_what_would_have_been_is_said() {
     let mut p = cluster(PolicyMode::Shadow);

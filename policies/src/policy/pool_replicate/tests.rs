@@ -5,6 +5,7 @@ use crate::cost::{HardwareProfile, ModelShape};
 use crate::kv::{Fingerprint, PageLayout};
 use crate::placement::{KvPeer, PlaceRequest, PoolInfo, WorkerInfo};
 use crate::policy::{CandidateRow, testing};
+use crate::time::Span;
 
 const T: Time = Time::ZERO;
 const PAGE: u32 = 16;
@@ -16,7 +17,7 @@ fn pool_id(n: u64) -> WorkerId {
 /// A pool that holds so many pages of the prompt.
 fn pool(n: u64, hit_pages: u32) -> PoolRow {
     let info = PoolInfo { id: pool_id(n), address: format!("p{n}:1"), hardware: HardwareProfile::default() };
-    PoolRow { info: Arc::new(info), hit_pages }
+    PoolRow { info: Arc::new(info), hit_pages, wait: Span::ZERO }
 }
 
 /// An idle worker that exchanges pages and holds so many tokens of the prompt.
@@ -122,4 +123,27 @@ fn the_last_token_is_computed_though_its_page_is_kept() {
     let opinion = said(64, &query);
     assert_eq!(summed(&opinion), (vec![("w0", "p0", 640)], None));
     assert_eq!(opinion.fetches[0].numbers[0], ("fetch-tokens", 639.0));
+}
+
+/// What has to wait for others is fetched as long as that is sooner done than computing it.
+#[test]
+fn a_pool_that_has_much_to_give_is_left_alone() {
+    let asked = |wait: Span| {
+        let mut row = row(0, 0);
+        let info = Arc::make_mut(&mut row.info);
+        (info.hardware.figures.flops, info.hardware.figures.link) = (1_000_000_000_000, 1_000_000_000);
+        let mut held = pool(0, 40);
+        Arc::make_mut(&mut held.info).hardware.figures.link = 1_000_000_000;
+        said(64, &query(1000, vec![row], vec![PoolRow { wait, ..held }]))
+    };
+    let idle = asked(Span::ZERO);
+    let [fetch] = &idle.fetches[..] else { panic!("{idle:?}") };
+    let computing = fetch.computing.unwrap();
+    assert!(computing > fetch.sending && fetch.sending >= fetch.occupies, "{fetch:?}");
+    let spare = Span(computing.0 - fetch.sending.0);
+    let busy = asked(Span(spare.0 - 1));
+    assert_eq!(busy.fetches.len(), 1);
+    let told = busy.fetches[0].numbers.iter().find(|(name, _)| *name == "wait-ms");
+    assert!((told.unwrap().1 - spare.0 as f64 / 1e6).abs() < 1e-3, "{told:?}");
+    assert!(asked(spare).fetches.is_empty());
 }

@@ -23,8 +23,6 @@ pub(super) struct Giving {
     pub(super) reader: Option<ReaderId>,
     /// Who fetches them.
     pub(super) to: WorkerId,
-    /// When it was asked.
-    pub(super) begun: Time,
     /// Pages that there are, from the first of the prompt.
     pub(super) pages: u32,
     /// Those that go out next: the first, and how many.

@@ -59,8 +59,9 @@ impl Pool {
         side.readers.extend(hit.reader.map(|reader| (reader, id)));
         let end = Sender::new(limits, key, asked);
         let (reader, pages, wants, here) = (hit.reader, hit.pages as u32, None, None);
-        let mut giving = Giving { end, id, key, reader, to, begun: now, pages, wants, got: Vec::new(), here };
+        let mut giving = Giving { end, id, key, reader, to, pages, wants, got: Vec::new(), here };
         if !giving.start(event, &mut side)? {
+            side.pace.begins(now);
             gives.insert(id, giving);
         }
         Ok(())

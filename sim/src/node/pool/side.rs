@@ -51,8 +51,10 @@ impl Side<'_> {
         pages: u32,
         message: KvMessage,
     ) {
-        let mail = KvMail { id, key, from: self.me.clone(), at: self.now, message };
-        self.out.bulk(to, self.bytes(pages), Event::mail(to.clone(), mail));
+        let (bytes, now) = (self.bytes(pages), self.now);
+        self.pace.sends(now, bytes);
+        let mail = KvMail { id, key, from: self.me.clone(), at: now, message };
+        self.out.bulk(to, bytes, Event::mail(to.clone(), mail));
     }
 
     pub(super) fn bytes(&self, pages: u32) -> u64 {
@@ -100,6 +102,7 @@ impl Pool {
         let (_, gives, mut side) = self.sides(now, out);
         let Some(end) = gives.get_mut(&id) else { return Ok(()) };
         if call(end, &mut side)? {
+            side.pace.ends(now);
             gives.remove(&id);
         }
         Ok(())

@@ -31,7 +31,6 @@ impl Giving {
                 *side.tally.gives.entry(report.outcome.as_str()).or_default() += 1;
                 if report.outcome == Outcome::Committed {
                     side.tally.fetched_pages += u64::from(report.pages);
-                    side.pace.gave(side.now, side.bytes(report.pages), side.now.since(self.begun));
                 }
                 if let Some(reader) = self.reader.take_if(|reader| side.readers.remove(reader).is_some()) {
                     side.store(|store, now, fx| store.release(now, reader, fx));
