@@ -49,26 +49,34 @@ impl KvEntry {
     /// The address is taken, or not of this machine.
     pub async fn prepare(config: &Config, cookie: Cookie, tls: Option<Tls>) -> Result<Self> {
         let listen = config.cluster.kv_listen_address();
-        Self::bind(&listen, |bound| config.cluster.kv_advertised(bound), cookie, tls).await
+        let advertised = |bound| config.cluster.kv_advertised(bound);
+        Self::bind("cluster.kv-listen", &listen, advertised, cookie, tls).await
     }
 
-    /// For a pool beside a worker, whose `cluster.kv-listen` is: binds a free port of the same host.
+    /// The same for a pool, which has a port of its own where it is `beside` a worker.
     ///
     /// # Errors
     /// As [`KvEntry::prepare`].
-    pub async fn prepare_beside(config: &Config, cookie: Cookie, tls: Option<Tls>) -> Result<Self> {
-        let listen = with_port(&config.cluster.kv_listen_address(), 0);
-        let advertised = |bound: SocketAddr| with_port(&config.cluster.kv_advertised(bound), bound.port());
-        Self::bind(&listen, advertised, cookie, tls).await
+    pub async fn prepare_pool(
+        config: &Config,
+        beside: bool,
+        cookie: Cookie,
+        tls: Option<Tls>,
+    ) -> Result<Self> {
+        let (pool, cluster) = (&config.pool, &config.cluster);
+        let key = if pool.listen.is_some() { "pool.listen" } else { "cluster.kv-listen" };
+        let listen = pool.listen_address(cluster, beside);
+        Self::bind(key, &listen, |bound| pool.advertised(cluster, beside, bound), cookie, tls).await
     }
 
     async fn bind(
+        key: &'static str,
         listen: &str,
         advertised: impl FnOnce(SocketAddr) -> String,
         cookie: Cookie,
         tls: Option<Tls>,
     ) -> Result<Self> {
-        let listener = KvListener::bind(listen).await.context("cluster.kv-listen")?;
+        let listener = KvListener::bind(listen).await.context(key)?;
         let bound = listener.local_addr();
         let address = advertised(bound);
         Ok(Self { bound, address, cookie, tls, listener: Mutex::new(Some(listener)) })
@@ -329,12 +337,6 @@ impl KvPortState {
         spawn(TaskKind::Role, "kv-receive", receiving);
         lane
     }
-}
-
-/// `HOST:PORT` with another port.
-fn with_port(address: &str, port: u16) -> String {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    format!("{host}:{port}")
 }
 
 /// Starts the port under the worker, or the pool.

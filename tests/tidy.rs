@@ -436,7 +436,7 @@ fn private_host(line: &str) -> bool {
 }
 
 /// Keys that are read by a method of their section.
-const READ_BY: [(&str, &str); 9] = [
+const READ_BY: [(&str, &str); 10] = [
     ("auth.keys_file", "api_keys"),
     ("http.listen", "listen_address"),
     ("cluster.listen", "listen_address"),
@@ -446,6 +446,7 @@ const READ_BY: [(&str, &str); 9] = [
     ("cluster.seeds", "all_seeds"),
     ("cluster.controller", "all_seeds"),
     ("cluster.gateways", "all_seeds"),
+    ("pool.advertise", "advertised"),
 ];
 
 #[test]

@@ -13,7 +13,7 @@ fn config(listen: &str, advertise: Option<&str>) -> Config {
 async fn both(config: &Config) -> [KvEntry; 2] {
     let cookie = || Cookie::load(None, Some("a cookie of tests"), None, true).unwrap().0;
     let worker = KvEntry::prepare(config, cookie(), None).await.unwrap();
-    let pool = KvEntry::prepare_beside(config, cookie(), None).await.unwrap();
+    let pool = KvEntry::prepare_pool(config, true, cookie(), None).await.unwrap();
     [worker, pool]
 }
 
@@ -29,10 +29,21 @@ async fn a_pool_beside_a_worker_has_a_port_of_its_own() {
     let fixed = config(&worker.bound.to_string(), Some("far.example:7001"));
     let error = KvEntry::prepare(&fixed, pool.cookie.clone(), None).await.unwrap_err();
     assert!(format!("{error:#}").contains("cluster.kv-listen"), "{error:#}");
-    let beside = KvEntry::prepare_beside(&fixed, pool.cookie.clone(), None).await.unwrap();
+    let beside = KvEntry::prepare_pool(&fixed, true, pool.cookie.clone(), None).await.unwrap();
     assert_eq!(beside.bound.ip(), worker.bound.ip());
     assert_eq!(beside.address(), format!("far.example:{}", beside.bound.port()));
-    assert_eq!(with_port("tcp://[::1]:5", 0), "tcp://[::1]:0");
+
+    // So is the pool's, where it says.
+    let mut own = fixed;
+    (own.pool.listen, own.pool.advertise) =
+        (Some(beside.bound.to_string()), Some("near.example:7002".into()));
+    let error = KvEntry::prepare_pool(&own, true, pool.cookie.clone(), None).await.unwrap_err();
+    assert!(format!("{error:#}").contains("pool.listen"), "{error:#}");
+    own.pool.listen = Some("127.0.0.1:0".into());
+    for beside in [true, false] {
+        let there = KvEntry::prepare_pool(&own, beside, pool.cookie.clone(), None).await.unwrap();
+        assert_eq!(there.address(), "near.example:7002");
+    }
 }
 
 /// Hands on what it is told.

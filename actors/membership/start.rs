@@ -100,11 +100,7 @@ impl Entry {
     /// As [`Entry::kv`].
     pub async fn pool_kv(&self, config: &Config, beside: bool) -> Result<KvEntry> {
         let (cookie, tls) = (self.cookie.clone(), self.tls.clone());
-        if beside {
-            KvEntry::prepare_beside(config, cookie, tls).await
-        } else {
-            KvEntry::prepare(config, cookie, tls).await
-        }
+        KvEntry::prepare_pool(config, beside, cookie, tls).await
     }
 
     /// The same again after the membership has died with it.

@@ -7,8 +7,11 @@
 //! |---|---|
 //! | `unix_us` | microseconds from 1970 to the step's beginning |
 //! | `node` | the name of the node whose engine it was |
-//! | `slices` | `[tokens before, tokens]` of each sequence in it |
+//! | `prefill` | `[tokens before, tokens]` of each sequence of which several tokens were computed |
+//! | `decode` | how many sequences of which one was, and how many tokens were before those in all |
 //! | `took_ns` | nanoseconds in the engine |
+//!
+//! Time is a matter of sums over the single tokens, and so is a line: it is as short with hundreds of streams as with one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,8 +41,32 @@ pub struct StepLog(Lines<Line>);
 struct Line {
     unix_us: u64,
     node: String,
-    slices: Vec<[u32; 2]>,
+    #[serde(flatten)]
+    content: Content,
     took_ns: u64,
+}
+
+/// What is in a step.
+#[derive(Debug, Default, Serialize)]
+struct Content {
+    prefill: Vec<[u32; 2]>,
+    decode: [u64; 2],
+}
+
+impl Content {
+    fn of(plan: &StepPlan) -> Self {
+        let mut content = Self::default();
+        for slice in &plan.slices {
+            match slice.tokens.len() as u32 {
+                1 => {
+                    content.decode[0] += 1;
+                    content.decode[1] += u64::from(slice.start);
+                }
+                tokens => content.prefill.push([slice.start, tokens]),
+            }
+        }
+        content
+    }
 }
 
 impl StepLog {
@@ -60,8 +87,8 @@ pub(crate) struct Steps {
     file: Option<Arc<StepLog>>,
     /// When a step may be in the file again.
     due: Time,
-    /// The step under way that will be: its number, when it began, and its slices.
-    under_way: Option<(u64, Time, Vec<[u32; 2]>)>,
+    /// The step under way that will be: its number, when it began, and what is in it.
+    under_way: Option<(u64, Time, Content)>,
 }
 
 impl Steps {
@@ -78,8 +105,7 @@ impl Steps {
         }
         if self.file.is_some() && now >= self.due {
             self.due = now + EVERY;
-            let slices = plan.slices.iter().map(|s| [s.start, s.tokens.len() as u32]).collect();
-            self.under_way = Some((plan.step, now, slices));
+            self.under_way = Some((plan.step, now, Content::of(plan)));
         }
     }
 
@@ -88,10 +114,10 @@ impl Steps {
         tracing::trace!(target: STEPS, step, at = now.0, took = took.0, "ended");
         // One that failed does not come to this, and is replaced by the next that is due.
         if let Some(file) = &self.file
-            && let Some((_, began, slices)) = self.under_way.take_if(|(number, ..)| *number == step)
+            && let Some((_, began, content)) = self.under_way.take_if(|(number, ..)| *number == step)
         {
             let (unix_us, node) = (clock::unix_us(began), worker.node.to_string());
-            file.0.add(Line { unix_us, node, slices, took_ns: took.0 });
+            file.0.add(Line { unix_us, node, content, took_ns: took.0 });
         }
     }
 }
@@ -135,14 +161,18 @@ mod tests {
     fn some_steps_are_written_down_with_what_was_in_them() {
         let (mut steps, mut written) = steps();
         for (number, ms) in [(1, 0), (2, 40), (3, 99), (4, 100), (5, 230), (6, 329)] {
-            run(&mut steps, ms, &plan(number, &[(70, 1), (0, number as u32)]));
+            run(&mut steps, ms, &plan(number, &[(70, 1), (0, 2 * number as u32), (9, 1), (30, 3)]));
         }
         let mut lines = Vec::new();
         while let Ok(line) = written.try_recv() {
             lines.push(serde_json::to_value(line).unwrap());
         }
-        let slices: Vec<&Value> = lines.iter().map(|line| &line["slices"]).collect();
-        assert_eq!(slices, [&json!([[70, 1], [0, 1]]), &json!([[70, 1], [0, 4]]), &json!([[70, 1], [0, 5]])]);
+        let prefill: Vec<&Value> = lines.iter().map(|line| &line["prefill"]).collect();
+        assert_eq!(
+            prefill,
+            [&json!([[0, 2], [30, 3]]), &json!([[0, 8], [30, 3]]), &json!([[0, 10], [30, 3]])]
+        );
+        assert_eq!(lines[1]["decode"], json!([2, 79]));
         assert_eq!(lines[1]["took_ns"], 2_000_000);
         assert_eq!(lines[1]["node"], "w");
         let since = |a: usize, b: usize| {
@@ -161,7 +191,7 @@ mod tests {
         run(&mut steps, 50, &plan(2, &[(0, 8)]));
         run(&mut steps, 150, &plan(3, &[(0, 7)]));
         let line = serde_json::to_value(written.try_recv().unwrap()).unwrap();
-        assert_eq!(line["slices"], json!([[0, 7]]));
+        assert_eq!((&line["prefill"], &line["decode"]), (&json!([[0, 7]]), &json!([0, 0])));
         assert!(written.try_recv().is_err());
     }
 

@@ -40,7 +40,7 @@ pub struct ClusterConfig {
     /// Whether `policy.disaggregate.rebalance` may change this worker's role while it runs. Default `false`.
     pub role_switch: bool,
     /// `HOST:PORT` on which the worker takes KV pages from others and gives them, or the pool of a node without a worker; port 0
-    /// takes a free one. A pool beside a worker takes a free port of the same host. Default `auto`: the host of `listen`,
+    /// takes a free one. A pool beside a worker has a port of its own, `pool.listen`. Default `auto`: the host of `listen`,
     /// port 0.
     #[serde(with = "optional::auto")]
     pub kv_listen: Option<String>,
@@ -244,17 +244,17 @@ impl ClusterTlsConfig {
     }
 }
 
-fn bare(address: &str) -> &str {
+pub(crate) fn bare(address: &str) -> &str {
     address.strip_prefix(SCHEME).unwrap_or(address)
 }
 
 /// The host of `HOST:PORT`.
-fn host(address: &str) -> &str {
+pub(crate) fn host(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
 
 /// `address`, where port 0 stands for `port`.
-fn with_port(address: &str, port: u16) -> String {
+pub(crate) fn with_port(address: &str, port: u16) -> String {
     match address.rsplit_once(':') {
         Some((host, "0")) => format!("{host}:{port}"),
         _ => address.to_owned(),

@@ -18,8 +18,8 @@ use crate::SimError;
 use crate::scenario::Scenario;
 use crate::workload::trace;
 
-/// Slices of a step at most; a node has fewer sequences.
-const SLICES: usize = 1_000_000;
+/// Sequences of a step at most; a node has fewer.
+const SEQUENCES: u64 = 1_000_000;
 
 /// A step as a node wrote it down.
 #[derive(Debug, Deserialize)]
@@ -27,8 +27,31 @@ const SLICES: usize = 1_000_000;
 struct Line {
     unix_us: u64,
     node: String,
-    slices: Vec<[u32; 2]>,
+    /// Sequences of which several tokens were computed: tokens before, and how many.
+    prefill: Vec<[u32; 2]>,
+    /// Sequences of which one was, and tokens before those in all.
+    decode: [u64; 2],
     took_ns: u64,
+}
+
+impl Line {
+    /// What was computed. All costs are sums over single tokens, so that these may have any contexts with the same sum.
+    ///
+    /// # Errors
+    /// More than there can be.
+    fn work(&self) -> Result<Vec<Work>, String> {
+        let [count, before] = self.decode;
+        let sequences = count.saturating_add(self.prefill.len() as u64);
+        if sequences > SEQUENCES {
+            return Err(format!("`prefill` and `decode` have {sequences} sequences: use up to {SEQUENCES}"));
+        }
+        let (each, more) = (before.checked_div(count).unwrap_or(0), before.checked_rem(count).unwrap_or(0));
+        if each >= u64::from(u32::MAX) {
+            return Err(format!("`decode` has {before} tokens before {count}: use less than 2^32 for each"));
+        }
+        let alone = (0..count).map(|n| Work { start: each as u32 + u32::from(n < more), tokens: 1 });
+        Ok(self.prefill.iter().map(|&[start, tokens]| Work { start, tokens }).chain(alone).collect())
+    }
 }
 
 /// The speeds of all machines, against each of the costs that workers have.
@@ -109,9 +132,7 @@ impl Reader<'_> {
     }
 
     fn step(&mut self, line: Line) -> Result<(), String> {
-        if line.slices.len() > SLICES {
-            return Err(format!("`slices` has {} of them: use up to {SLICES}", line.slices.len()));
-        }
+        let work = line.work()?;
         let began = line.unix_us.checked_mul(1000).ok_or("`unix_us` is too late")?;
         let start = *self.start.get_or_insert(began);
         // Steps before the first request are of other requests.
@@ -121,11 +142,48 @@ impl Reader<'_> {
         if machine == self.sums.len() {
             self.sums.push(vec![SpeedSums::default(); self.costs.len()]);
         }
-        let work = || line.slices.iter().map(|&[start, tokens]| Work { start, tokens });
         for (sums, cost) in self.sums[machine].iter_mut().zip(self.costs) {
-            let said = Span(cost.step(work()).0.saturating_sub(cost.between().0));
+            let said = Span(cost.step(work.iter().copied()).0.saturating_sub(cost.between().0));
             sums.add(Time(at), Span(line.took_ns), said);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policies::cost::{Affine, Hardware, ModelShape, SlicePrices, StepCosts};
+
+    use super::*;
+
+    /// What is said of a step is the same, whether it is told sequence by sequence or as a line has it.
+    #[test]
+    fn a_line_costs_what_the_step_does() {
+        let starts = [7, 900, 33, 34, 2048];
+        let prefill = vec![[0, 100], [512, 64]];
+        let decode = [starts.len() as u64, starts.iter().sum()];
+        let line = Line { unix_us: 0, node: String::new(), prefill: prefill.clone(), decode, took_ns: 1 };
+        let told: Vec<Work> = line.work().unwrap();
+        let step = || {
+            let alone = starts.iter().map(|&start| Work { start: start as u32, tokens: 1 });
+            prefill.iter().map(|&[start, tokens]| Work { start, tokens }).chain(alone)
+        };
+        let prices =
+            SlicePrices { per_slice: Span(11), attention_decode: Span(7), attention_prefill: Span(3) };
+        let table = StepCosts::new(&[(1, Span(1000)), (200, Span(90_000))], prices).unwrap();
+        let affine = Affine {
+            step_overhead: Span(100),
+            prefill_per_token: Span(10),
+            decode_per_sequence: Span(31),
+            attention_per_token: Span(2),
+        };
+        let model = ModelShape::named("llama-3.1-8b").unwrap();
+        for cost in [
+            CostModel::Steps(table),
+            CostModel::Affine(affine),
+            CostModel::Roofline { model, hardware: Hardware::named("h100").unwrap() },
+        ] {
+            assert_eq!(cost.step(told.iter().copied()), cost.step(step()), "{cost:?}");
+        }
     }
 }

@@ -31,7 +31,9 @@ fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
 fn step(node: &str, after: f64, took_ms: u64) -> String {
     let unix = START.saturating_add_signed((after * 1e6) as i64);
     let took = took_ms * 1_000_000;
-    format!("{{\"unix_us\": {unix}, \"node\": \"{node}\", \"slices\": [[0, 1]], \"took_ns\": {took}}}\n")
+    format!(
+        "{{\"unix_us\": {unix}, \"node\": \"{node}\", \"prefill\": [], \"decode\": [1, 0], \"took_ns\": {took}}}\n"
+    )
 }
 
 /// A step takes 10 ms by what the scenario says, and a message no time.
@@ -126,6 +128,11 @@ fn what_is_no_speed_is_refused() {
         ("{\"timestamp\": 1}", "line 1: unknown field `timestamp`"),
         ("{\"unix_us\": -1}", "line 1: invalid value"),
         ("hello", "line 1: expected value: use what a node wrote with --record-steps"),
+        (
+            &step("a", 0.0, 10).replace("[1, 0]", "[2000000, 0]")[..],
+            "line 1: `prefill` and `decode` have 2000000",
+        ),
+        (&step("a", 0.0, 10).replace("[1, 0]", "[1, 5000000000]")[..], "line 1: `decode` has 5000000000"),
         (&step("a", 0.0, 10).replace("18000", "190000")[..], "`unix_us`"),
     ] {
         let error = refused(text);

@@ -7,6 +7,8 @@ use crate::harness::wait_for;
 
 // Streams that move, and a worker that leaves.
 mod moves;
+// Prompts that a pool keeps.
+mod pools;
 
 const WORKERS: [&str; 3] = ["w1", "w2", "w3"];
 
@@ -20,11 +22,13 @@ fn number(worker: &str) -> usize {
     if name.len() == 2 { number - 1 } else { number }
 }
 
-/// Names of workers as their numbers; nothing else that differs between two runs.
+/// Names of workers as their numbers, and those of pools without them; nothing else that differs between two runs.
 fn neutral(why: &str) -> String {
     why.split_inclusive([' ', ',', ';', ')', ':'])
         .map(|word| match word.trim_end_matches([' ', ',', ';', ')', ':']) {
             worker if worker.starts_with('w') && worker.contains('#') => format!("w{} ", number(worker)),
+            // The only one.
+            pool if pool.starts_with(['s', 'p']) && pool.contains('#') => "pool ".to_owned(),
             _ => word.to_owned(),
         })
         .collect()
