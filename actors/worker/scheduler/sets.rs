@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use config::ids::{Attempt, RequestId};
-use ractor::{ActorCell, ActorId, ActorRef};
+use ractor::{ActorCell, ActorId, ActorRef, ActorStatus};
 use tracing::error;
 
 use crate::worker::pages::{self, PageSetMsg};
@@ -43,10 +43,16 @@ struct Live {
 impl Sets {
     /// A request was taken.
     pub(super) fn add(&mut self, id: Id) {
-        match self.idle.pop() {
-            Some(set) => self.assign(id, set),
-            None => self.starting.push(id),
+        // Whoever has ended may not have been heard of yet, and would take the request with it.
+        let lives = |set: &ActorRef<PageSetMsg>| {
+            !matches!(set.get_status(), ActorStatus::Stopping | ActorStatus::Stopped)
+        };
+        while let Some(set) = self.idle.pop() {
+            if lives(&set) {
+                return self.assign(id, set);
+            }
         }
+        self.starting.push(id);
     }
 
     fn assign(&mut self, id: Id, set: ActorRef<PageSetMsg>) {
