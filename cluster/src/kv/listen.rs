@@ -24,7 +24,7 @@ pub struct KvListener {
 /// The port cannot be had.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot listen for KV links on `{address}`: {why}; choose another address with `cluster.kv-listen` (port 0 takes a free one)"
+    "cannot listen for KV links on `{address}`: {why}; choose another address with `cluster.kv-listen`, or `pool.listen` of a pool (port 0 takes a free one)"
 )]
 pub struct KvListenError {
     address: String,
